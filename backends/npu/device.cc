@@ -109,7 +109,7 @@ sy_status QueryDevice(sy_instance* instance, int32_t index, sy_device_info* info
     for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16, SY_I32, SY_U8}) filled.dtypes |= uint64_t{1} << dtype;
     std::snprintf(filled.memory_kind, sizeof filled.memory_kind, "%s", kMemoryKind);
     filled.static_loss_scale = kStaticLossScale;
-    filled.libraries = acl->libraries.c_str();
+    if (!acl->libraries.empty()) filled.libraries = acl->libraries.c_str();
     FillStruct(info, filled);
     return SY_OK;
   });

@@ -115,7 +115,8 @@ sy_status QueryDevice(sy_instance*, int32_t index, sy_device_info* info, sy_erro
     if (traits.computes_on_host) filled.flags |= SY_DEVICE_SHAREABLE | SY_DEVICE_CPU_CORES;
     filled.dtypes = uint64_t{1} << SY_F32 | uint64_t{1} << SY_BF16 | uint64_t{1} << SY_F16 | uint64_t{1} << SY_I32 |
                     uint64_t{1} << SY_I64 | uint64_t{1} << SY_U8;
-    filled.libraries = Devices().entries[static_cast<size_t>(index)].libraries.c_str();
+    const std::string& libraries = Devices().entries[static_cast<size_t>(index)].libraries;
+    if (!libraries.empty()) filled.libraries = libraries.c_str();
     FillStruct(info, filled);
     return SY_OK;
   });

@@ -56,7 +56,7 @@ void HcclCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
   info.completion = SY_COMPLETES_ON_STREAM;
   info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE;
   info.memory_kinds = kKinds;
-  info.libraries = TheLibrary().place.c_str();
+  if (!TheLibrary().place.empty()) info.libraries = TheLibrary().place.c_str();
 }
 
 // The types of HcclAllReduce and HcclReduceScatter; bfloat16 is not multiplied.

@@ -67,11 +67,11 @@ std::string PlanReport::ToText() const {
   }
   if (in_file > 0)
     text += fmt::format(
-        "  in a file of --offload_dir {}: state; as much again on each rank that writes checkpoints, from which it "
-        "does\n",
+        "  in a file of --offload_dir {}: state; each rank that writes checkpoints has as much again, a copy to "
+        "write\n",
         Bytes(in_file));
   if (on_host + in_file > 0 && checkpoint_host_bytes > 0)
-    text += fmt::format("  in host memory of each rank that writes checkpoints {} more, from which it does\n",
+    text += fmt::format("  in host memory of each rank that writes checkpoints {} more, a copy to write\n",
                         Bytes(static_cast<double>(checkpoint_host_bytes)));
   if (checkpoint_bytes > 0)
     text += fmt::format(

@@ -72,8 +72,11 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
     }
     if (value.is_object() || value.is_null())
       return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
-    if (value.is_string()) {
-      SY_RETURN_IF_ERROR(settings.GiveText(key, value.get<std::string>(), Origin::kConfigFile, source));
+    // Text, and yes or no where a word of another program may stand for that.
+    const Alias* const words = settings.table().FindAlias(key);
+    if (value.is_string() || (value.is_boolean() && words != nullptr && words->setting == key)) {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      SY_RETURN_IF_ERROR(settings.GiveText(key, text, Origin::kConfigFile, source));
       continue;
     }
     auto stored = ValueFromJson(*row, value, /*exact=*/false);

@@ -83,9 +83,9 @@ Status SetLaterCheckpointsAside(const std::string& folder);
 // `<run>/latest`. NotFound says what was looked for.
 StatusOr<std::string> ResolveCheckpoint(const std::string& path);
 
-// Opens what ResolveCheckpoint finds and checks all but the payloads, which are checked as they are read, and of
-// several files of state all but their size, which are checked when something is read of them. DataLoss names the file
-// and the field that is damaged.
+// Opens what ResolveCheckpoint finds and checks all but the payloads, which are checked as they are read. Of state in
+// several files only the sizes are checked here, headers and payloads when something is read of a file. DataLoss names
+// the file and the field that is damaged.
 StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path);
 
 // Saves in a thread of its own, one checkpoint at a time. Not thread-safe: for the training loop.

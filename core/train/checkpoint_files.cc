@@ -162,8 +162,9 @@ class SharedState {
 
 }  // namespace
 
-Status WriteCheckpointFiles(const Folder& root, const std::string& name, const CheckpointContents& contents) {
-  SY_ASSIGN_OR_RETURN(const Folder folder, root.CreateInside(name));
+namespace {
+
+Status WriteFilesInto(const Folder& folder, const std::string& name, const CheckpointContents& contents) {
   Json files = Json::object();
   const auto record_tensors = [&](const char* file, const StatusOr<TensorFileSummary>& written) -> Status {
     SY_RETURN_IF_ERROR(written.status());
@@ -200,6 +201,16 @@ Status WriteCheckpointFiles(const Folder& root, const std::string& name, const C
   }
   SY_RETURN_IF_ERROR(folder.Write(kCheckpointRecord, {BytesOf(text)}));
   return folder.Sync();
+}
+
+}  // namespace
+
+Status WriteCheckpointFiles(const Folder& root, const std::string& name, const CheckpointContents& contents) {
+  SY_ASSIGN_OR_RETURN(const Folder folder, root.CreateInside(name));
+  const Status status = WriteFilesInto(folder, name, contents);
+  // The caller removes what there is of it: not before the others have ended too.
+  if (!status.ok() && contents.shared) contents.shared->wait().status().IgnoreError();
+  return status;
 }
 
 StatusOr<LoadedCheckpoint> ReadCheckpointFiles(const std::string& folder) {

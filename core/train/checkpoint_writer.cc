@@ -62,7 +62,11 @@ Status CheckpointWriter::Begin(std::function<Status()> work, std::function<Statu
             job->status =
                 Internal("saving a checkpoint in {}: {}; what was saved before is whole", run_folder, error.what());
           }
-          job->status = ended(job->status);
+          try {
+            job->status = ended(job->status);
+          } catch (const std::bad_alloc&) {
+            job->status = out_of_memory(run_folder);
+          }
         });
     job_ = std::move(job);
   } catch (const std::bad_alloc&) {

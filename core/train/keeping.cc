@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
-#include <random>
 #include <utility>
 
 #include "core/base/environment.h"
 #include "core/base/json.h"
 #include "core/base/logging.h"
+#include "core/base/secret.h"
 #include "core/runtime/plugins/library.h"
 #include "core/runtime/processes/launch_report.h"
 #include "core/train/architecture.h"
@@ -212,8 +212,8 @@ StatusOr<bool> Keeping::EveryRankSeesRunFolder() {
   World& world = engine_.world();
   std::string mark;
   if (owner()) {
-    std::random_device random;
-    mark = fmt::format("{:08x}{:08x}", random(), random());
+    SY_ASSIGN_OR_RETURN(const std::string random, RandomBytes(8));
+    mark = Hexadecimal(random);
     SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder_));
     SY_RETURN_IF_ERROR(folder.Replace(kSeen, {BytesOf(mark)}));
   }
@@ -237,13 +237,21 @@ Status Keeping::ChooseWriters() {
   World& world = engine_.world();
   const Layout& layout = engine_.layout();
   const bool each_rank = !config_.broadcast_buffers;
-  if (world.size() == 1 || GatheredBytes(layout, each_rank, world.data_size()) == 0) return OkStatus();
+  const bool divided = world.size() > 1 && GatheredBytes(layout, each_rank, world.data_size()) > 0;
+  if (!divided) {
+    if (config_.sharded_checkpoints && owner())
+      LogWarning("--sharded_checkpoints has no effect: all ranks have the same state, and rank 0 writes it");
+    return OkStatus();
+  }
   SY_ASSIGN_OR_RETURN(const auto pieces, TakePieces(nullptr, layout, world.mesh, world.rank(), each_rank, 0));
   const int32_t own[] = {config_.sharded_checkpoints, !pieces.empty()};
   std::vector<int32_t> all(2 * static_cast<size_t>(world.size()));
   SY_RETURN_IF_ERROR(world.communicator->AllGather("checkpoint_writers", own, all.data(), 2, SY_I32));
   for (size_t i = 0; i < all.size(); i += 2) {
-    if (all[i] == 0) return OkStatus();
+    if (all[i] != 0) continue;
+    if (config_.sharded_checkpoints && owner())
+      LogWarning("rank {} was started without --sharded_checkpoints: rank 0 gathers and writes all", i / 2);
+    return OkStatus();
   }
   SY_ASSIGN_OR_RETURN(const bool seen, EveryRankSeesRunFolder());
   if (!seen) return OkStatus();

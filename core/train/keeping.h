@@ -26,7 +26,7 @@ class Keeping {
   // Where config.resume was saved. InvalidArgument where that run is another one: another model, optimizer or task, or
   // a global batch that does not reach its place in the data. Needs no plans. Local.
   StatusOr<RunPosition> Open();
-  // Weights and state of what Open found. Local.
+  // Weights and state of what Open found. All ranks call it.
   Status Restore();
 
   // A folder for the run, or its own where it goes on in one; locked. Where state lies in host memory, that of the copy

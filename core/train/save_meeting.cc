@@ -42,7 +42,7 @@ Status SaveMeeting::Begin(const std::string& draft) {
 
 StatusOr<std::vector<TensorFileSummary>> SaveMeeting::Wait() {
   std::vector<TensorFileSummary> summaries;
-  Status first;  // of all, so that nobody writes any more when it is told
+  Status first;  // told only once all have reported, so that nobody writes any more
   for (const int writer : writers_) {
     if (writer == 0) continue;
     const auto report = Get(ReportOf(writer));
@@ -81,7 +81,7 @@ Status SaveMeeting::End(const Status& status) {
   if (writes && !told_) Put(ReportOf(rank_), status).IgnoreError();
   const auto verdict = Get(kVerdict);
   if (!rendezvous_.health().ok()) return OkStatus();
-  return status.ok() ? verdict.status() : status;
+  return verdict.ok() ? status : verdict.status();  // an error here may follow from another rank's
 }
 
 }  // namespace switchyard

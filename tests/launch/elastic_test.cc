@@ -43,7 +43,7 @@ TEST_F(Elastic, ARunGoesOnWithoutANodeThatWasKilledAndKeepsItsGlobalBatch) {
 
 // Each node holds a whole model, which its two ranks divide: one data-parallel rank is left of two.
 TEST_F(Elastic, ARunWhoseRanksShareModelsGoesOnWithoutANode) {
-  const std::string shared = "--tp=2 --steps=500 --save_every=20 --keep=2";
+  const std::string shared = "--tp=2 --steps=1500 --save_every=20 --keep=2";
   const auto node_of_two = [&](int index) {
     std::string line = Node("1:2", index, shared);
     const std::string one = "--nproc_per_node=1";
@@ -59,7 +59,7 @@ TEST_F(Elastic, ARunWhoseRanksShareModelsGoesOnWithoutANode) {
   EXPECT_THAT(said, HasSubstr("rank 3 (data 1, tensor 1)"));
   EXPECT_THAT(said, HasSubstr("8 images per update: 4 per rank, 4 ranks, 2 of which share each model"));
   EXPECT_THAT(said, HasSubstr("8 images per update: 4 per rank, 2 ranks, 2 of which share each model, 2 micro-steps"));
-  EXPECT_THAT(said, HasSubstr("trained 500 updates"));
+  EXPECT_THAT(said, HasSubstr("trained 1500 updates"));
 }
 
 TEST_F(Elastic, AllNodesComeAgainWhereARankFailedAndTheRunHasTheBitsOfAnUninterruptedOne) {

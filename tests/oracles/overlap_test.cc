@@ -44,7 +44,7 @@ Graph Layers() {
   return graph;
 }
 
-constexpr int kTensors = 48, kHostMs = 2;  // half of them are updated on the host, each in a launch that takes so long
+constexpr int kTensors = 48, kHostMs = 8;  // half of them are updated on the host, each in a launch that takes so long
 
 // A product of many parameters, each with an update of its own.
 Workload ManyParameters() {

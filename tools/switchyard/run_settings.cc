@@ -114,7 +114,7 @@ StatusOr<bool> DecideMicroSteps(Settings& settings, const ModelInfo& model, int 
 void DecideMicroBatchesOfStages(Settings& settings, bool automatic) {
   constexpr int64_t kForAStage = 4;
   const int64_t stages = *settings.Get<int64_t>("pp"), steps = *settings.Get<int64_t>("accumulation");
-  if (settings.IsChosen("accumulation") || steps >= stages) return;
+  if (IsOfUser(settings.OriginOf("accumulation")) || steps >= stages) return;
   const Origin origin = settings.OriginOf("pp");
   if (automatic) {
     settings.Replace("accumulation", kForAStage * stages, origin, fmt::format("pp={}", stages));

@@ -28,6 +28,18 @@ bool OnlyHalfOpsRead(const Graph& graph, const IdLists& users, int id, bool or_s
   });
 }
 
+// By node: is its result on the way to a product or to what a residual stream runs through? A loss is not.
+std::vector<char> OnTheWay(const Graph& graph, const IdLists& users) {
+  std::vector<char> on_the_way(static_cast<size_t>(graph.size()), 0);
+  for (int id = static_cast<int>(graph.size()) - 1; id >= 0; --id) {
+    on_the_way[static_cast<size_t>(id)] = std::any_of(users[id].begin(), users[id].end(), [&](int user) {
+      const Node& reader = graph.node(user);
+      return IsHalfOp(reader) || IsOnResidualStream(reader) || on_the_way[static_cast<size_t>(user)] != 0;
+    });
+  }
+  return on_the_way;
+}
+
 // The widest floating dtype among the values; nothing where none is floating.
 std::optional<DType> WidestFloating(const std::vector<Value>& values) {
   std::optional<DType> widest;
@@ -52,6 +64,7 @@ bool IsParameter(const Value& value) {
 Graph Autocast(const Graph& forward, const AutocastOptions& options) {
   const auto users = forward.Users();
   const DType half = options.half;
+  const std::vector<char> on_the_way = options.residuals_in_half ? OnTheWay(forward, users) : std::vector<char>();
   const bool half_model = options.level != AmpLevel::kO1;
   std::map<Ref, Value> halves;  // one half copy per new value
   return Rewrite("autocast", forward, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
@@ -98,8 +111,9 @@ Graph Autocast(const Graph& forward, const AutocastOptions& options) {
         if (half_model || OnlyHalfOpsRead(forward, users, id, options.residuals_in_half)) wanted.dtypes[0] = half;
         break;
       case Precision::kWidest: {
-        const bool narrow = options.residuals_in_half && std::any_of(inputs.begin(), inputs.end(),
-                                                                     [&](const Value& v) { return v.dtype() == half; });
+        const bool narrow =
+            options.residuals_in_half && on_the_way[static_cast<size_t>(id)] != 0 &&
+            std::any_of(inputs.begin(), inputs.end(), [&](const Value& v) { return v.dtype() == half; });
         for (Value& v : inputs) {
           if (narrow || (half_model && IsGiven(v))) to_half(v);
         }
