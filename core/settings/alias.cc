@@ -31,7 +31,7 @@ StatusOr<std::string> Translate(const Alias& alias, const std::string& text) {
   if (bool on = false; found == alias.values.end() && alias.IsSwitch() && absl::SimpleAtob(text, &on))
     found = alias.values.find(on ? "true" : "false");
   if (found != alias.values.end()) return found->second;
-  if (alias.setting.empty()) return InvalidArgument("{} here; {}", alias.always, alias.instead);
+  if (alias.setting.empty()) return InvalidArgument("cannot be chosen here, where {}; {}", alias.always, alias.instead);
   if (!alias.values.empty() && alias.suffix.empty()) {
     std::vector<std::string> words;
     for (const auto& [theirs, ours] : alias.values) words.push_back(theirs);

@@ -187,7 +187,7 @@ TEST_F(RunSettings, WhatIsAlwaysSoMayBeAskedForInTheWordsOfOthers) {
        "  alias       --norm_type=2.0 (Colossal-AI) is always so: ",
        "  alias       SWITCHYARD_STATIC_GRAPH=1 (Colossal-AI) is always so: "});
   ExpectRefused(Run(SmallTraining("--gradient_as_bucket_view=0")),
-                {"--gradient_as_bucket_view=0: gradients are views into buckets here; leave it out"});
+                {"--gradient_as_bucket_view=0: cannot be chosen here, where gradients are views into buckets; leave it out"});
   ExpectRefused(Run(SmallTraining("--placement_policy=auto")), {"switchyard explain --search"});
   ExpectRefused(Run(SmallTraining("--steady_cuda_ram_ratio=0.9")), {"--memory_limit says how much"});
 }

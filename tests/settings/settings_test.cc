@@ -104,9 +104,9 @@ TEST_F(AliasesOfAStart, WhatIsAlwaysSoMayBeAskedForAndNothingElse) {
   EXPECT_THAT(SettingsListing(settings_),
               HasSubstr("--static_graph=1 (theirs) is always so: the graph stays as it is"));
   EXPECT_TRUE(settings_.Translated().empty()) << "no setting of ours came of it";
-  EXPECT_EQ(Message(Give("static_graph", "0")), "--static_graph=0: the graph stays as it is here; leave it out");
+  EXPECT_EQ(Message(Give("static_graph", "0")), "--static_graph=0: cannot be chosen here, where the graph stays as it is; leave it out");
   EXPECT_EQ(Message(Give("static_graph", "often")),
-            "--static_graph=often: the graph stays as it is here; leave it out");
+            "--static_graph=often: cannot be chosen here, where the graph stays as it is; leave it out");
 }
 
 TEST_F(AliasesOfAStart, NumbersInAnotherUnitAreMultiplied) {
