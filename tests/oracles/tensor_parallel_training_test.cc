@@ -94,24 +94,6 @@ TEST_F(OnMeshes, RanksThatDivideTheSamplesBetweenDividedLayersTrainAsOneRank) {
   }
 }
 
-TEST_F(OnMeshes, DividedModelsOfOtherFamiliesTrainAsOneRank) {
-  TrainConfig config = SmallConfig();
-  config.clip = 0.5f;
-  for (const char* model : {"swin_tiny_cifar", "mlp"}) {
-    SCOPED_TRACE(model);
-    config.model = model;
-    config.own = {{"width", 32}};
-    if (config.model != "mlp") {
-      config.own = {{"patch", 2}, {"width", 16}, {"depths", {"2", "2"}},
-                    {"heads", 2}, {"window", 7}, {"drop_path", 0.2}};
-    }
-    config.precision = "fp32";
-    ExpectAsOneRank(config, 1e-5);
-    config.precision = "bf16";
-    ExpectAsOneRank(config, 2e-2);
-  }
-}
-
 // What is saved is whole: a run that is taken up on another mesh ends as if it had always been there.
 TEST_F(OnMeshes, RunsGoOnOnAnotherMesh) {
   if (world_.size() == 1) GTEST_SKIP() << "one rank has one mesh";

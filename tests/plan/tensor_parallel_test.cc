@@ -129,45 +129,6 @@ class TensorParallel : public testing::Test {
     return outcome;
   }
 
-  // What each dropout node of the first update keeps on `rank`.
-  struct Mask {
-    Shape shape;
-    std::vector<bool> kept;
-  };
-  std::map<std::string, Mask> Masks(const Build& build, ProgramOptions options, int rank) {
-    options.table_length = kUpdates;
-    options.seed = 7;
-    std::vector<Program> programs;
-    MeshInterpreter ranks(options.mesh, *test_->device);
-    std::map<std::string, Mask> masks;
-    for (int each = 0; each < options.mesh.size(); ++each) {
-      auto program = BuildProgram(Classifier(build, kBatch), options, each);
-      EXPECT_TRUE(program.ok()) << Message(program.status());
-      if (!program.ok()) return {};
-      programs.push_back(std::move(*program));
-      Graph& graph = programs.back().plans[static_cast<size_t>(programs[0].schedule.at(0).plan)].graph;
-      for (int id = 0, nodes = graph.size(); id < nodes; ++id) {
-        const Node& node = graph.node(id);
-        if (node.op != "dropout" || node.phase != Phase::kForward) continue;
-        if (each == rank) masks[node.name] = {node.outputs[0].shape, {}};
-        graph.Output("kept/" + node.name, graph.value({id, 0}));
-      }
-      for (const int id : graph.Inputs(Role::kParameter)) Set(ranks, each, graph.node(id), Start(graph.node(id)));
-      const Floats rates = {0.5f, 0.25f};
-      ranks.Set(each, "lr_table", rates.data(), rates.size() * sizeof(float));
-      GiveBatch(ranks, each, 0, 0, kBatch);
-    }
-    std::vector<const Graph*> graphs;
-    for (const Program& program : programs)
-      graphs.push_back(&program.plans[static_cast<size_t>(programs[0].schedule[0].plan)].graph);
-    const Status ran = ranks.Run(graphs);
-    EXPECT_TRUE(ran.ok()) << Message(ran);
-    for (auto& [name, mask] : masks) {
-      for (const float value : Get(ranks, rank, "kept/" + name)) mask.kept.push_back(value != 0);
-    }
-    return masks;
-  }
-
   static Floats Get(const MeshInterpreter& ranks, int rank, const std::string& name) {
     const auto bytes = ranks.Get(rank, name);
     EXPECT_TRUE(bytes.ok()) << Message(bytes.status());
@@ -278,46 +239,6 @@ TEST_F(TensorParallel, DropoutIsThatOfOneRank) {
   VisionTransformerConfig config = SmallVit(4);
   config.dropout = config.drop_path = 0.2f;
   ExpectEqual(Train(Vit(config), Options({.tensor = 2})), Train(Vit(config), Options({})));
-}
-
-// Each is whole, or of the part of a divided layer (its last axis) or of divided samples (its first).
-TEST_F(TensorParallel, MasksOfDropoutAreThoseOfOneRankBitForBit) {
-  VisionTransformerConfig config = SmallVit(4);
-  config.dropout = 0.3f;
-  const std::map<std::string, Mask> one = Masks(Vit(config), Options({}), 0);
-  ASSERT_EQ(one.size(), 7u) << "behind the embedding, and three in each block";
-  for (const bool sequence : {false, true}) {
-    for (const int tensor : {2, 4}) {
-      int columns = 0, samples = 0;
-      for (int rank = 0; rank < tensor; ++rank) {
-        SCOPED_TRACE(fmt::format("rank {} of {}, sequence {}", rank, tensor, sequence));
-        ProgramOptions options = Options({.tensor = tensor});
-        options.sequence = sequence;
-        const std::map<std::string, Mask> found = Masks(Vit(config), options, rank);
-        ASSERT_EQ(found.size(), one.size());
-        for (const auto& [name, whole] : one) {
-          SCOPED_TRACE(name);
-          const Mask& own = found.at(name);
-          const int64_t width = whole.shape.back(), own_width = own.shape.back();
-          const int64_t rows = Elements(whole.shape) / width, own_rows = Elements(own.shape) / own_width;
-          columns += own_width < width;
-          samples += own_rows < rows;
-          const int64_t first_row = own_rows < rows ? rank * own_rows : 0;
-          const int64_t first_column = own_width < width ? rank * own_width : 0;
-          std::vector<bool> expected;
-          for (int64_t row = 0; row < own_rows; ++row) {
-            for (int64_t column = 0; column < own_width; ++column)
-              expected.push_back(whole.kept[static_cast<size_t>((first_row + row) * width + first_column + column)]);
-          }
-          EXPECT_EQ(own.kept, expected);
-        }
-      }
-      EXPECT_EQ(columns, 2 * tensor) << "hidden units of both blocks are divided";
-      EXPECT_EQ(samples > 0, sequence);
-    }
-  }
-  const auto dropped = std::count(one.begin()->second.kept.begin(), one.begin()->second.kept.end(), false);
-  EXPECT_NEAR(static_cast<double>(dropped) / static_cast<double>(one.begin()->second.kept.size()), 0.3, 0.1);
 }
 
 // Ranks of a model have parts of weights, ranks of the data group pieces of those.
