@@ -5,8 +5,6 @@
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/parallel/data_parallel.h"
-#include "core/parallel/hierarchical_all_reduce.h"
-#include "core/parallel/mesh.h"
 #include "core/plan/plan.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
@@ -51,7 +49,6 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use, DType dtype) {
   for (size_t p = 0; p < kSizes.size(); ++p) pairs.push_back({parameters[p], gradients[p]});
   options.world = SharedWorld().size();
   options.rank = SharedWorld().rank();
-  options.group = kDataGroup;
   if (options.world == 1) options.share = Share::kNothing;
   const Buckets buckets = AddDataParallel(graph, pairs, options, use);
   OptimizerOptions sgd;
@@ -65,8 +62,7 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use, DType dtype) {
       for (const SharedBucket& bucket : buckets.shared) sums.push_back(graph.value(bucket.sums));
     }
     AddOptimizer(graph, pairs, ops::SquaredNorm(sums), sgd, 1, {},
-                 {options.world, PartOfRank(options.nodes, options.rank), options.group,
-                  GathersOfParts(options.nodes, options.rank, options.world), buckets.shared});
+                 {options.world, options.rank, options.group, {{options.world, options.group}}, buckets.shared});
   }
   return graph;
 }
@@ -87,10 +83,8 @@ class Round {
       plans_.push_back(std::move(plan));
     }
     SY_ASSIGN_OR_RETURN(memory_, Memory::Allocate(*layout_, *world.device, world.communicator.get()));
-    SY_ASSIGN_OR_RETURN(const auto groups, GroupsOf({.data = world.size(), .nodes = options.nodes}, world.rank()));
-    SY_ASSIGN_OR_RETURN(const GroupCommunicators communicators, world.CommunicatorsOf(groups));
     for (const auto& plan : plans_) {
-      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, communicators));
+      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, world.communicator.get()));
       instances_.push_back(std::move(instance));
     }
     SY_ASSIGN_OR_RETURN(stream_, world.device->NewStream());
@@ -272,36 +266,6 @@ TEST_P(BucketSize, AndWhoUpdatesDoNotChangeABit) {
       const int buckets = whole.report(0).collectives;
       EXPECT_EQ(round.report(2).collectives, 2 * buckets) << "each is reduced, and its parameters are gathered";
       EXPECT_EQ(round.report(0).collectives, ranks > 1 && share == Share::kSums ? buckets : 0);
-    }
-  }
-}
-
-// Nodes of equal size, of neighbours and of others, and of unequal size; whoever updates.
-TEST_P(BucketSize, AndSumsNodeByNodeDoNotChangeABit) {
-  const std::map<int, std::vector<std::vector<int>>> of_ranks = {{3, {{0, 0, 1}, {0, 1, 1}}},
-                                                                 {4, {{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1}}}};
-  const auto layouts = of_ranks.find(SharedWorld().size());
-  if (layouts == of_ranks.end()) GTEST_SKIP() << "3 ranks or 4 make nodes of several";
-  for (const std::vector<int>& nodes : layouts->second) {
-    for (const Share share : {Share::kNothing, Share::kUpdate, Share::kSums}) {
-      for (const DType wire : {DType::kF32, DType::kF16}) {
-        SCOPED_TRACE(
-            fmt::format("nodes {}, share {}, {}", fmt::join(nodes, " "), static_cast<int>(share), NameOf(wire)));
-        DataParallelOptions options{.bucket_bytes = GetParam(), .wire = wire, .share = share};
-        Round at_once, by_node;
-        ASSERT_TRUE(at_once.Make(options, {BucketUse{}}).ok());
-        options.nodes = nodes;
-        const Status made = by_node.Make(options, {{false, false}, {true, false}, {true, true}});
-        ASSERT_TRUE(made.ok()) << Message(made);
-        EXPECT_GT(by_node.report(2).collectives, at_once.report(0).collectives) << "in steps";
-        for (int64_t a = 0; a < kMicroSteps; ++a) {
-          const Status ran = by_node.Run(static_cast<size_t>(a), a);
-          ASSERT_TRUE(ran.ok()) << Message(ran);
-          ASSERT_TRUE(at_once.Run(0, a).ok());
-        }
-        ExpectExactSums(by_node, kMicroSteps);
-        for (size_t p = 0; p < kSizes.size(); ++p) EXPECT_EQ(by_node.Parameter(p), at_once.Parameter(p)) << "p" << p;
-      }
     }
   }
 }
