@@ -32,19 +32,15 @@ std::string PlaceOf(size_t bucket) { return fmt::format("gradients/{}", bucket);
 
 int64_t Padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The order in which the backward pass finishes them: a gradient finishes where its node stands.
-std::vector<size_t> OrderOf(const std::vector<ParameterGradient>& gradients) {
+std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients, const DataParallelOptions& options) {
   std::vector<size_t> order(gradients.size());
   std::iota(order.begin(), order.end(), size_t{0});
+  // A gradient finishes where its node stands in the backward pass.
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return gradients[a].gradient.ref() < gradients[b].gradient.ref(); });
-  return order;
-}
-
-std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients, const DataParallelOptions& options) {
   std::vector<Bucket> buckets;
   std::map<bool, size_t> open;  // by ParameterGradient::read_in_half: the bucket that takes the next
-  for (const size_t i : OrderOf(gradients)) {
+  for (const size_t i : order) {
     const int64_t size = Padded(gradients[i].parameter.type().elements());
     const auto [last, first] = open.emplace(gradients[i].read_in_half, buckets.size());
     if (first || static_cast<uint64_t>(buckets[last->second].elements + size) * 4 > buckets[last->second].limit) {
@@ -244,7 +240,6 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
     return result;
   }
   if (use.reduces) result.gradients.resize(gradients.size());
-  std::vector<GradientPlace> places(gradients.size());
   const std::vector<Value> compressed =
       use.compresses ? Compressed(graph, gradients, buckets, options, use.adds, loss_scale, &result.moves)
                      : std::vector<Value>();
@@ -275,13 +270,12 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
     for (const size_t i : buckets[b].members) {
       const Shape& shape = gradients[i].parameter.shape();
       const int64_t elements = Elements(shape);
-      places[i] = {graph.node(gradients[i].parameter.ref().node).name, place, start, elements};
+      result.places.push_back({graph.node(gradients[i].parameter.ref().node).name, place, start, elements});
       if (use.reduces)
         result.gradients[i] = {gradients[i].parameter, ops::Reshape(ops::Slice(flat, 0, start, elements), shape)};
       start += Padded(elements);
     }
   }
-  for (const size_t i : OrderOf(gradients)) result.places.push_back(std::move(places[i]));
   graph.SetPhase(Phase::kForward);
   return result;
 }
