@@ -54,7 +54,7 @@ struct Signature {
 // How an op runs under mixed precision.
 enum class Precision {
   kWidest,   // computes in f32 on whatever comes; its floating results have the widest floating dtype of its inputs
-  kHalf,     // a product: the first `half_inputs` inputs and result 0 are half, other inputs stay as they are
+  kHalf,     // a product: the first `half_inputs` inputs and result 0 are half, what is added to it stays as it is
   kFull,     // floating inputs are made f32
   kReaders,  // reads whatever comes; result 0 is half where only half ops read it
 };
@@ -67,7 +67,7 @@ struct OpTraits {
   bool one_dtype = false;   // all inputs must have the dtype of the result
   bool wide_sums = false;   // result 0 is sums over halves that may be asked for in f32, without being rounded to half
   Precision precision = Precision::kWidest;
-  int half_inputs = 0;  // at most: a call may have fewer inputs
+  int half_inputs = 0;
 };
 
 struct OpDefinition {

@@ -192,7 +192,7 @@ std::vector<OpDefinition> MatmulOps() {
            .gradient = MatmulGradient,
            .decompose = MatmulDecompose,
            .flops = MatmulFlops,
-           .traits = {.wide_sums = true, .precision = Precision::kHalf, .half_inputs = 3},
+           .traits = {.wide_sums = true, .precision = Precision::kHalf, .half_inputs = 2},
            .factors = {"... m k, ... k n, +n -> ... m n", MatmulFactors}}};
 }
 

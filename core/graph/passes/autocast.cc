@@ -93,7 +93,7 @@ Graph Autocast(const Graph& forward, const AutocastOptions& options) {
     }
     switch (PrecisionOf(node)) {
       case Precision::kHalf:
-        for (size_t i = 0; i < std::min<size_t>(traits.half_inputs, inputs.size()); ++i) to_half(inputs[i]);
+        for (int i = 0; i < traits.half_inputs; ++i) to_half(inputs[i]);
         wanted.dtypes[0] = half;
         break;
       case Precision::kFull:
