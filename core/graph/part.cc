@@ -69,7 +69,7 @@ void CutPart(const Part& part, size_t size, const std::byte* whole, std::byte* e
     whole = held.data();
   }
   ForEachRun(part, size, [&](int64_t from, int64_t to, int64_t bytes) {
-    std::memcpy(elements + to, whole + from, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(elements + to, whole + from, static_cast<size_t>(bytes));
   });
 }
 

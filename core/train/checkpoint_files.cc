@@ -133,7 +133,8 @@ class SharedState {
   }
 
   // Opens what the others have written: it has to be seen from here. Records all files in `files`.
-  StatusOr<SavedTensors> WriteIndex(Json* files) {
+  StatusOr<SavedTensors> WriteIndex(Json* files, bool* waited) {
+    *waited = true;
     SY_ASSIGN_OR_RETURN(const std::vector<TensorFileSummary> of_others, shared_.wait());
     summaries_.insert(summaries_.end(), of_others.begin(), of_others.end());
     if (summaries_.size() != names_.size())
@@ -164,7 +165,8 @@ class SharedState {
 
 namespace {
 
-Status WriteFilesInto(const Folder& folder, const std::string& name, const CheckpointContents& contents) {
+// *waited: the others have reported.
+Status WriteFilesInto(const Folder& folder, const std::string& name, const CheckpointContents& contents, bool* waited) {
   Json files = Json::object();
   const auto record_tensors = [&](const char* file, const StatusOr<TensorFileSummary>& written) -> Status {
     SY_RETURN_IF_ERROR(written.status());
@@ -177,7 +179,7 @@ Status WriteFilesInto(const Folder& folder, const std::string& name, const Check
   if (contents.shared) {
     SharedState state(folder, *contents.shared);
     SY_RETURN_IF_ERROR(state.WriteOwn());
-    SY_ASSIGN_OR_RETURN(const SavedTensors saved, state.WriteIndex(&files));
+    SY_ASSIGN_OR_RETURN(const SavedTensors saved, state.WriteIndex(&files, waited));
     if (joins_weights)
       SY_RETURN_IF_ERROR(record_tensors(kWeights, contents.shared->join_weights(folder, kWeights, saved)));
   } else {
@@ -207,9 +209,10 @@ Status WriteFilesInto(const Folder& folder, const std::string& name, const Check
 
 Status WriteCheckpointFiles(const Folder& root, const std::string& name, const CheckpointContents& contents) {
   SY_ASSIGN_OR_RETURN(const Folder folder, root.CreateInside(name));
-  const Status status = WriteFilesInto(folder, name, contents);
+  bool waited = false;
+  const Status status = WriteFilesInto(folder, name, contents, &waited);
   // The caller removes what there is of it: not before the others have ended too.
-  if (!status.ok() && contents.shared) contents.shared->wait().status().IgnoreError();
+  if (!status.ok() && contents.shared && !waited) contents.shared->wait().status().IgnoreError();
   return status;
 }
 
