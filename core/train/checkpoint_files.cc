@@ -161,10 +161,6 @@ class SharedState {
   std::vector<TensorFileSummary> summaries_;
 };
 
-}  // namespace
-
-namespace {
-
 // *waited: the others have reported.
 Status WriteFilesInto(const Folder& folder, const std::string& name, const CheckpointContents& contents, bool* waited) {
   Json files = Json::object();

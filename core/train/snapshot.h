@@ -54,7 +54,8 @@ StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout
 // Do ranks have parts of the weights? The same on all.
 bool WeightsAreDivided(const Layout& layout);
 // What `rank` owns of the state, and of the weights where ranks have parts of those; all ranks together own everything
-// at least once. Errors and memory as those of TakeSnapshot; without `copy`, which may be null, the pieces have no values.
+// at least once. Errors and memory as those of TakeSnapshot; without `copy`, which may be null, the pieces have no
+// values.
 StatusOr<std::vector<TensorPiece>> TakePieces(StateCopy* copy, const Layout& layout, const Mesh& mesh, int rank,
                                               bool each_rank, int64_t data_step);
 // The weights alone, which lie whole on this rank, as TakeSnapshot; after TakePieces.

@@ -471,6 +471,25 @@ TEST(AutocastTest, ResidualStreamsAreHalfWhereThatIsChosen) {
   }
 }
 
+// Behind the last product nothing is on the stream: a loss that is put together from elementwise ops stays f32.
+TEST(AutocastTest, LossesBesideHalfStreamsStayFull) {
+  Graph forward;
+  const Value x = forward.Input("x", {DType::kF32, {8, 16}}, {Role::kBatch});
+  const Value t = forward.Input("t", {DType::kF32, {8, 16}}, {Role::kBatch});
+  const Value w = forward.Input("w", {DType::kF32, {16, 16}}, {Role::kParameter});
+  const Value first = ops::Add(x, ops::Matmul(x, w));
+  forward.Output("loss", ops::Sum(ops::Mul(ops::Add(first, ops::Matmul(first, w)), t)));
+  const Graph cast = Autocast(forward, {.half = DType::kBF16, .residuals_in_half = true});
+  std::vector<DType> sums, products;
+  for (const Node& node : cast.nodes()) {
+    if (node.op != "pointwise") continue;
+    const bool multiplies = node.attributes.as<sy_pointwise_attributes>().instructions[0].op == SY_PW_MUL;
+    (multiplies ? products : sums).push_back(node.outputs[0].dtype);
+  }
+  EXPECT_EQ(sums.at(0), DType::kBF16) << "which a product reads";
+  EXPECT_EQ(products, std::vector{DType::kF32});
+}
+
 TEST(AutocastTest, AValueThatSeveralProductsReadIsCastOnce) {
   Graph graph;
   const Value x = graph.Input("x", {DType::kF32, {4, 8}}, {}), w = graph.Input("w", {DType::kF32, {8, 8}}, {});
