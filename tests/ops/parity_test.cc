@@ -96,7 +96,7 @@ TEST_P(RecordedCases, EqualPyTorchsResultsAndGradients) {
   EXPECT_EQ(count, cases_.size()) << "the fixture has cases that the table lacks";
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugins, RecordedCases, ::testing::Values("cpu", "reference", "null"),
+INSTANTIATE_TEST_SUITE_P(Plugins, RecordedCases, ::testing::ValuesIn(TestDevices({"cpu", "reference", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

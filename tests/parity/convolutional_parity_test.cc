@@ -113,7 +113,7 @@ std::vector<Recorded> All() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plugins, ConvolutionalNetwork,
-                         ::testing::Combine(::testing::Values("cpu", "reference"), ::testing::ValuesIn(All())),
+                         ::testing::Combine(::testing::ValuesIn(TestDevices({"cpu", "reference"})), ::testing::ValuesIn(All())),
                          [](const auto& info) {
                            const std::string file = std::get<1>(info.param).file;
                            return std::string(std::get<0>(info.param)) + "_" + file.substr(0, file.find('_'));

@@ -280,7 +280,7 @@ TEST_P(RecordedOps, EqualPyTorchsResultsAndGradients) {
   EXPECT_GE(count, 48) << "the fixture lost cases";
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugins, RecordedOps, ::testing::Values("cpu", "reference", "null"),
+INSTANTIATE_TEST_SUITE_P(Plugins, RecordedOps, ::testing::ValuesIn(TestDevices({"cpu", "reference", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

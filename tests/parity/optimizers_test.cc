@@ -192,7 +192,7 @@ TEST_P(RecordedOptimizers, HalfCopiesAreTheNewParametersRounded) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugins, RecordedOptimizers, ::testing::Values("cpu", "reference", "opencl", "null"),
+INSTANTIATE_TEST_SUITE_P(Plugins, RecordedOptimizers, ::testing::ValuesIn(TestDevices({"cpu", "reference", "opencl", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

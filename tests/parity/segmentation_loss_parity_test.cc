@@ -72,7 +72,7 @@ Graph LossGraph(const LossCase& one, int64_t samples, int ranks) {
 }
 
 class SegmentationLosses : public DeviceTest {};
-INSTANTIATE_TEST_SUITE_P(Plugins, SegmentationLosses, ::testing::Values("reference", "cpu"));
+INSTANTIATE_TEST_SUITE_P(Plugins, SegmentationLosses, ::testing::ValuesIn(TestDevices({"reference", "cpu"})));
 
 TEST_P(SegmentationLosses, EqualPyTorch) {
   const HostTensors recorded = ReadFixture("segmentation_loss.safetensors");

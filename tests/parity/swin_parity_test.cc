@@ -51,7 +51,7 @@ TEST_P(SmallSwin, EveryGradientEqualsTheRecordedOne) {
     EXPECT_LE(RelativeError(name, found.at(name).values, tensor.values), kTolerance) << name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugins, SmallSwin, ::testing::Values("cpu", "reference", "null"),
+INSTANTIATE_TEST_SUITE_P(Plugins, SmallSwin, ::testing::ValuesIn(TestDevices({"cpu", "reference", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -91,7 +91,7 @@ TEST_P(UNet3dParity, EqualsPyTorchInTrainingAndEvaluation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plugins, UNet3dParity,
-                         ::testing::Combine(::testing::Values("cpu", "reference"),
+                         ::testing::Combine(::testing::ValuesIn(TestDevices({"cpu", "reference"})),
                                             ::testing::Values("trilinear", "transposed")),
                          [](const auto& info) {
                            return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param));

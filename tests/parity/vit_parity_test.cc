@@ -88,7 +88,7 @@ TEST_P(SmallVit, FiveAdamWStepsEndAtTheRecordedParameters) {
   ExpectClose(run_->Parameters(), Recorded("after/"), kAfterFiveSteps);
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugins, SmallVit, ::testing::Values("cpu", "reference", "null"),
+INSTANTIATE_TEST_SUITE_P(Plugins, SmallVit, ::testing::ValuesIn(TestDevices({"cpu", "reference", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(SmallVitInBf16, LossAndGradientsStayNearThoseOfF32) {

@@ -11,7 +11,7 @@ namespace switchyard {
 namespace {
 
 class AccumulationOnDevice : public DeviceTest {};
-INSTANTIATE_TEST_SUITE_P(Devices, AccumulationOnDevice, testing::Values("reference", "cpu", "null"),
+INSTANTIATE_TEST_SUITE_P(Devices, AccumulationOnDevice, ::testing::ValuesIn(TestDevices({"reference", "cpu", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(AccumulationOnDevice, TakesTheMemoryAndTheLaunchesOfOneMicroBatch) {

@@ -126,7 +126,7 @@ TEST_P(HostSteps, WriteOverStateThatIsMentionedLater) {
   EXPECT_THAT((*made)->Get("there"), ElementsAre(1, 2, 3));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, HostSteps, testing::Values("reference", "cpu", "null"));
+INSTANTIATE_TEST_SUITE_P(Devices, HostSteps, ::testing::ValuesIn(TestDevices({"reference", "cpu", "null"})));
 
 TEST(HostState, IsAllocatedOrRefusedInWords) {
   auto test = TestDevice::Open("null");

@@ -87,7 +87,7 @@ struct Products {
 };
 
 class MixedPrecisionOnDevice : public DeviceTest {};
-INSTANTIATE_TEST_SUITE_P(Devices, MixedPrecisionOnDevice, testing::Values("reference", "cpu", "null"),
+INSTANTIATE_TEST_SUITE_P(Devices, MixedPrecisionOnDevice, ::testing::ValuesIn(TestDevices({"reference", "cpu", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();

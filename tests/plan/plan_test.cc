@@ -36,7 +36,7 @@ std::vector<float> Ramp(int64_t count, float scale = 0.1f) {
 }
 
 class PlanOnDevice : public DeviceTest {};
-INSTANTIATE_TEST_SUITE_P(Devices, PlanOnDevice, testing::Values("reference", "cpu", "null"),
+INSTANTIATE_TEST_SUITE_P(Devices, PlanOnDevice, ::testing::ValuesIn(TestDevices({"reference", "cpu", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PlanOnDevice, ComputesWhatTheGraphSays) {

@@ -17,7 +17,7 @@ namespace switchyard {
 namespace {
 
 class ProfileOnDevice : public DeviceTest {};
-INSTANTIATE_TEST_SUITE_P(Devices, ProfileOnDevice, ::testing::Values("reference", "cpu", "null"),
+INSTANTIATE_TEST_SUITE_P(Devices, ProfileOnDevice, ::testing::ValuesIn(TestDevices({"reference", "cpu", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 Graph SmallGraph() {

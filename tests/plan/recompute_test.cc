@@ -143,7 +143,7 @@ class RecomputeOnDevice : public DeviceTest {
     return found;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Devices, RecomputeOnDevice, testing::Values("reference", "cpu", "null"),
+INSTANTIATE_TEST_SUITE_P(Devices, RecomputeOnDevice, ::testing::ValuesIn(TestDevices({"reference", "cpu", "null"})),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(RecomputeOnDevice, KeepsEveryBit) {

@@ -1,15 +1,25 @@
-// One device for plan tests: the plugin named by SWITCHYARD_TEST_DEVICE, or the one asked for, with the reference
-// plugin beside it.
+// Devices for tests: the plugin asked for, with the reference plugin beside it; and which plugins tests run on.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "core/base/environment.h"
 #include "core/plan/plan.h"
 #include "core/runtime/plugins/registry.h"
 #include "gtest/gtest.h"
 
 namespace switchyard {
+
+// The plugins that a test names, and the one of SWITCHYARD_TEST_DEVICE (a device that is not everywhere, as cuda).
+inline std::vector<const char*> TestDevices(std::vector<const char*> names) {
+  static const std::string also = Environment("SWITCHYARD_TEST_DEVICE").value_or("");
+  if (!also.empty() && std::none_of(names.begin(), names.end(), [](const char* name) { return name == also; }))
+    names.push_back(also.c_str());
+  return names;
+}
 
 struct TestDevice {
   std::unique_ptr<Device> device, reference;

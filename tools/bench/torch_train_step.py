@@ -1,12 +1,12 @@
-"""Times a training step of a model in PyTorch on the CPU: forward, loss, backward, update.
+"""Times a training step of a model in PyTorch: forward, loss, backward, update.
 
-As PyTorch does best on a CPU: f32 or bf16 autocast, fused scaled-dot-product attention, channels_last (channels_last_3d)
+As PyTorch does best: f32 or bf16 autocast, fused scaled-dot-product attention, channels_last (channels_last_3d)
 inputs and weights, and of the fused and the foreach optimizer the one that a short trial finds quicker. ViTs are
 torch_models.VisionTransformer, which equals timm's, and the 3-D U-Net is record_unet3d.UNet3d, which equals ours: those
-need torch and numpy only; swin_tiny is timm's, resnet18 and resnet50 are torchvision's. Losses and optimizers are those
+need torch and numpy only; Swins are timm's, resnet18 and resnet50 are torchvision's. Losses and optimizers are those
 of our recipes: cross entropy with AdamW, for ResNets with SGD; BCE-Dice with Adam. Prints one JSON object: median and
-all samples in ms per step, samples/s, peak resident memory in MiB, the part of it that importing torch alone takes (a
-CUDA build's is large), and the versions.
+all samples in ms per step (each waited for), samples/s, peak resident memory in MiB, the part of it that importing
+torch alone takes (a CUDA build's is large), with --device=cuda the GPU and its peak memory, and the versions.
 
   python torch_train_step.py --model=vit_small --batch=8 --dtype=f32 --threads=2 [--compile] [--steps=10]
 """
@@ -41,10 +41,10 @@ def build(name):
 
         model = torchvision.models.get_model(name, weights=None).to(memory_format=torch.channels_last)
         return model, lambda **o: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4, **o)
-    if name == "swin_tiny":
+    if name.startswith("swin"):
         import timm
 
-        model = timm.create_model("swin_tiny_patch4_window7_224")
+        model = timm.create_model(name + "_patch4_window7_224", drop_path_rate=0.5 if name == "swin_base" else 0.2)
     else:
         model = formula_weights(VisionTransformer(**VIT[name + "_patch16_224"]))
     model = model.to(memory_format=torch.channels_last)
@@ -55,14 +55,17 @@ def quickest(make_optimizer, model):
     """The implementation of the optimizer whose update takes least time on this model, and its name."""
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
+    wait = torch.cuda.synchronize if next(model.parameters()).is_cuda else lambda: None
     times = {}
     for name in ("fused", "foreach"):
         optimizer = make_optimizer(**{name: True})
         optimizer.step()
+        wait()
         samples = []
         for _ in range(3):
             began = time.perf_counter()
             optimizer.step()
+            wait()
             samples.append(time.perf_counter() - began)
         times[name] = min(samples)
         optimizer.state.clear()
@@ -94,9 +97,10 @@ def main():
     imported = peak_rss_mib()
     vits = [name.removesuffix("_patch16_224") for name in sorted(VIT)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=vits + ["swin_tiny", "resnet18", "resnet50", "unet3d"], default="vit_small")
+    parser.add_argument("--model", choices=vits + ["swin_tiny", "swin_base", "resnet18", "resnet50", "unet3d"], default="vit_small")
     parser.add_argument("--batch", type=int, default=8, help="samples per step")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16 is autocast over f32 weights")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10, help="timed steps")
     parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones")
@@ -106,12 +110,14 @@ def main():
     torch.set_num_threads(a.threads)
     torch.manual_seed(42)
     model, make_optimizer = build(a.model)
+    model.to(a.device)
     optimizer, kind = quickest(make_optimizer, model)
     forward = torch.compile(model) if a.compile else model
     inputs, targets, loss_of = batch_of(a.model, a.batch)
+    inputs, targets = inputs.to(a.device), targets.to(a.device)
 
     def step():
-        half = torch.autocast("cpu", torch.bfloat16) if a.dtype == "bf16" else contextlib.nullcontext()
+        half = torch.autocast(a.device, torch.bfloat16) if a.dtype == "bf16" else contextlib.nullcontext()
         with half:
             loss = loss_of(forward(inputs), targets)
         loss.backward()
@@ -119,12 +125,20 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    losses, samples = [step() for _ in range(a.warmup)], []
+    began = time.perf_counter()
+    losses, samples = [step()], []
+    first_step_ms = 1e3 * (time.perf_counter() - began)
+    losses += [step() for _ in range(a.warmup - 1)]
+    if a.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     for _ in range(a.steps):
         began = time.perf_counter()
         losses.append(step())
         samples.append(1e3 * (time.perf_counter() - began))
     median = statistics.median(samples)
+    gpu = {}
+    if a.device == "cuda":
+        gpu = {"gpu": torch.cuda.get_device_name(), "peak_gpu_mib": torch.cuda.max_memory_allocated() >> 20}
     print(
         json.dumps(
             {
@@ -138,6 +152,8 @@ def main():
                 "samples_per_s": round(1e3 * a.batch / median, 3),
                 "peak_rss_mib": peak_rss_mib(),
                 "import_rss_mib": imported,
+                "first_step_ms": round(first_step_ms, 1),
+                **gpu,
                 "samples_ms": [round(s, 3) for s in samples],
                 "first_loss": losses[0],
                 "last_loss": losses[-1],
