@@ -14,10 +14,10 @@ namespace {
 template <int N>
 __global__ void MomentsKernel(ColumnParts p, View x, float* partials) {
   __shared__ float mean_of[kWarp * N];
-  const int64_t column = (blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x) * N;
+  const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
   float sum[N] = {}, squares[N] = {};
-  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += kLanes) {
+  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += blockDim.y) {
     float v[N];
     Load<N>(x, row * p.columns + column, v);
 #pragma unroll
@@ -26,15 +26,15 @@ __global__ void MomentsKernel(ColumnParts p, View x, float* partials) {
   AddLanes<N>(sum);
   if (threadIdx.y == 0) {
 #pragma unroll
-    for (int k = 0; k < N; ++k) mean_of[threadIdx.x + kWarp * k] = sum[k] / static_cast<float>(last - first);
+    for (int k = 0; k < N; ++k) mean_of[threadIdx.x + blockDim.x * k] = sum[k] / static_cast<float>(last - first);
   }
   __syncthreads();
-  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += kLanes) {
+  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += blockDim.y) {
     float v[N];
     Load<N>(x, row * p.columns + column, v);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const float off = v[k] - mean_of[threadIdx.x + kWarp * k];
+      const float off = v[k] - mean_of[threadIdx.x + blockDim.x * k];
       squares[k] += off * off;
     }
   }
@@ -42,7 +42,7 @@ __global__ void MomentsKernel(ColumnParts p, View x, float* partials) {
   if (column >= p.columns || threadIdx.y != 0) return;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    partials[blockIdx.y * p.columns + column + k] = mean_of[threadIdx.x + kWarp * k];
+    partials[blockIdx.y * p.columns + column + k] = mean_of[threadIdx.x + blockDim.x * k];
     partials[(p.parts + blockIdx.y) * p.columns + column + k] = squares[k];
   }
 }
@@ -51,23 +51,44 @@ struct RunningStatistics {
   View mean, variance, next_mean, next_variance;
 };
 
+// Of `count` rows: their mean, and Σ (x − mean)².
+struct Moments {
+  float count = 0, mean = 0, squares = 0;
+  __device__ __forceinline__ void Join(Moments other) {
+    const float both = count + other.count, off = other.mean - mean;
+    if (other.count == 0) return;
+    mean += off * other.count / both;
+    squares += other.squares + off * off * count * other.count / both;
+    count = both;
+  }
+};
+
+// Each lane joins every kLanes-th part, the threads of lane 0 the lanes.
 __global__ void JoinMomentsKernel(ColumnParts p, const float* partials, float eps, float momentum, View mean, View rstd,
                                   RunningStatistics running) {
-  const int64_t column = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (column >= p.columns) return;
-  float joined_mean = 0, squares = 0, count = 0;
-  for (int part = 0; part < p.parts; ++part) {
-    const int64_t first = part * p.rows_per_part;
-    const auto n = static_cast<float>(Least(p.rows, first + p.rows_per_part) - first);
-    const float off = partials[part * p.columns + column] - joined_mean;
-    joined_mean += off * n / (count + n);
-    squares += partials[(p.parts + part) * p.columns + column] + off * off * count * n / (count + n);
-    count += n;
+  __shared__ float of_lane[3][kLanes][kWarp];
+  const int64_t column = blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x;
+  Moments joined;
+  if (column < p.columns) {
+#pragma unroll 4
+    for (int part = threadIdx.y; part < p.parts; part += kLanes) {
+      const int64_t first = part * p.rows_per_part;
+      joined.Join({static_cast<float>(Least(p.rows, first + p.rows_per_part) - first),
+                   partials[part * p.columns + column], partials[(p.parts + part) * p.columns + column]});
+    }
   }
+  of_lane[0][threadIdx.y][threadIdx.x] = joined.count;
+  of_lane[1][threadIdx.y][threadIdx.x] = joined.mean;
+  of_lane[2][threadIdx.y][threadIdx.x] = joined.squares;
+  __syncthreads();
+  if (column >= p.columns || threadIdx.y != 0) return;
+  for (int lane = 1; lane < kLanes; ++lane)
+    joined.Join({of_lane[0][lane][threadIdx.x], of_lane[1][lane][threadIdx.x], of_lane[2][lane][threadIdx.x]});
+  const float squares = joined.squares, count = joined.count;
   const float unbiased = count > 1 ? squares / (count - 1) : squares;
-  StoreOne(mean, column, joined_mean);
+  StoreOne(mean, column, joined.mean);
   StoreOne(rstd, column, 1 / sqrtf(squares / count + eps));
-  StoreOne(running.next_mean, column, (1 - momentum) * LoadOne(running.mean, column) + momentum * joined_mean);
+  StoreOne(running.next_mean, column, (1 - momentum) * LoadOne(running.mean, column) + momentum * joined.mean);
   StoreOne(running.next_variance, column, (1 - momentum) * LoadOne(running.variance, column) + momentum * unbiased);
 }
 
@@ -105,8 +126,14 @@ __global__ void BatchNormSumsKernel(ColumnParts p, View x, View mean, View rstd,
 // The sums are kept in f32 for the next kernel, whatever the dtype of dgamma and dbeta.
 __global__ void BatchNormFinishKernel(ColumnParts p, const float* partials, View dgamma, View dbeta, View sums_x,
                                       View sums) {
-  FinishGradients(p, partials, sums_x, sums);
-  FinishGradients(p, partials, dgamma, dbeta);
+  float with_x = 0, plain = 0;
+  AddParts(p, partials, &with_x, &plain);
+  const int64_t column = blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x;
+  if (column >= p.columns || threadIdx.y != 0) return;
+  StoreOne(sums_x, column, with_x);
+  StoreOne(sums, column, plain);
+  StoreOne(dgamma, column, with_x);
+  StoreOne(dbeta, column, plain);
 }
 
 struct GradientOperands {
@@ -137,7 +164,6 @@ __global__ void BatchNormBackwardKernel(ColumnParts shape, GradientOperands p) {
 dim3 ElementGrid(int64_t elements, bool packs) {
   return dim3(static_cast<unsigned>(CeilDivide(elements, int64_t{kTeamBlock} * (packs ? kPack : 1))));
 }
-dim3 ColumnGrid(int64_t columns) { return dim3(static_cast<unsigned>(CeilDivide(columns, kTeamBlock))); }
 
 struct BatchNormShape {
   int64_t c, elements;
@@ -155,9 +181,9 @@ struct BatchNorm : Kernel, BatchNormShape {
     }
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    SY_LAUNCH_PACKED(error, Packs(c), MomentsKernel, parts.Grid(), dim3(kWarp, kLanes), 0, context.stream, parts,
+    SY_LAUNCH_PACKED(error, Packs(c), MomentsKernel, parts.Grid(), parts.Block(), 0, context.stream, parts,
                      In(b, 0), b.Workspace<float>());
-    SY_CUDA(error, Launch(JoinMomentsKernel, ColumnGrid(c), dim3(kTeamBlock), 0, context.stream, parts,
+    SY_CUDA(error, Launch(JoinMomentsKernel, parts.JoinGrid(), dim3(kWarp, kLanes), 0, context.stream, parts,
                           b.Workspace<float>(), attributes.eps, attributes.momentum, Out(b, 1), Out(b, 2),
                           RunningStatistics{In(b, 3), In(b, 4), Out(b, 3), Out(b, 4)}));
     const NormalizeOperands p = {
@@ -194,9 +220,9 @@ struct BatchNormBackward : Kernel, BatchNormShape {
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const View y = attributes.activation != SY_ACTIVATION_NONE ? In(b, 5) : View{};
     const View sums_x = {b.workspace + sums_offset, SY_F32}, sums = {b.workspace + sums_offset + column_bytes, SY_F32};
-    SY_LAUNCH_PACKED(error, Packs(c), BatchNormSumsKernel, parts.Grid(), dim3(kWarp, kLanes), 0, context.stream, parts,
+    SY_LAUNCH_PACKED(error, Packs(c), BatchNormSumsKernel, parts.Grid(), parts.Block(), 0, context.stream, parts,
                      In(b, 0), In(b, 2), In(b, 3), In(b, 4), y, b.Workspace<float>());
-    SY_CUDA(error, Launch(BatchNormFinishKernel, ColumnGrid(c), dim3(kTeamBlock), 0, context.stream, parts,
+    SY_CUDA(error, Launch(BatchNormFinishKernel, parts.JoinGrid(), dim3(kWarp, kLanes), 0, context.stream, parts,
                           b.Workspace<float>(), Out(b, 1), Out(b, 2), sums_x, sums));
     const GradientOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3),  In(b, 4),
                                 y,        sums_x,   sums,     Out(b, 0), attributes.residual ? Out(b, 3) : View{}};

@@ -1,7 +1,7 @@
 // Two sums over the rows of a (rows, C) array for every column at once, in a fixed order: what the gradients of gamma
 // and beta are made of, Σ dy·x̂ and Σ dy with x̂ = (x − mean)·rstd, where the statistics belong to rows (layer_norm) or
-// to columns (batch_norm). The rows are cut into parts by the shape alone; each block sums its part of 32·N columns,
-// and a second kernel adds the parts in order.
+// to columns (batch_norm). The rows are cut into parts by the shape alone; each block sums its part of width·N columns,
+// and a second kernel adds the parts in an order that they alone decide.
 #pragma once
 
 #include "backends/cuda/team.cuh"
@@ -11,32 +11,50 @@ namespace switchyard {
 
 constexpr int kLanes = 8;  // rows that a block of 32 × 8 threads reads at once
 
+// Threads that share `columns` of a row, a power of two from 8 to 32; the rest of a block's are lanes, which read other
+// rows.
+inline int ColumnWidth(int64_t columns) {
+  int width = kWarp;
+  while (width > 8 && width / 2 >= columns) width /= 2;
+  return width;
+}
+
 struct ColumnParts {
+  static constexpr int64_t kMostParts = 512, kEnoughBlocks = 1024;
   int64_t rows, columns, rows_per_part;
-  int parts;
+  int parts, width;
 
   ColumnParts(int64_t row_count, int64_t column_count) : rows(row_count), columns(column_count) {
-    rows_per_part = Largest<int64_t>(64, CeilDivide(rows, 256));
+    width = ColumnWidth(Packed());
+    const int64_t wanted = Least(kMostParts, CeilDivide(kEnoughBlocks, CeilDivide(Packed(), int64_t{width})));
+    rows_per_part = Largest<int64_t>(64, CeilDivide(rows, wanted));
     parts = static_cast<int>(CeilDivide(rows, rows_per_part));
   }
   // f32 values of one sum's partial results, (parts, columns).
   int64_t Partials() const { return parts * columns; }
+  dim3 Block() const { return dim3(static_cast<unsigned>(width), static_cast<unsigned>(kWarp * kLanes / width)); }
   dim3 Grid() const {
-    return dim3(static_cast<unsigned>(CeilDivide(columns, kWarp * (Packs(columns) ? kPack : 1))),
-                static_cast<unsigned>(parts));
+    return dim3(static_cast<unsigned>(CeilDivide(Packed(), int64_t{width})), static_cast<unsigned>(parts));
   }
+  // Of the kernel that joins parts: kWarp columns of a block, whose lanes take every kLanes-th part.
+  dim3 JoinGrid() const { return dim3(static_cast<unsigned>(CeilDivide(columns, int64_t{kWarp}))); }
+
+ private:
+  int64_t Packed() const { return Packs(columns) ? columns / kPack : columns; }
 };
 
-// The block's lanes' sums, added in order, by the threads of lane 0. Every thread calls it.
+// The sums of the lanes (threadIdx.y) of a block of at most kWarp · kLanes threads, added in order, by the threads of
+// lane 0. Every thread calls it.
 template <int N>
 __device__ __forceinline__ void AddLanes(float (&sum)[N]) {
-  __shared__ float of_lane[kLanes][kWarp * N];
+  __shared__ float of_lane[kLanes * kWarp * N];
+  const unsigned stride = blockDim.x * N;
 #pragma unroll
-  for (int k = 0; k < N; ++k) of_lane[threadIdx.y][threadIdx.x + kWarp * k] = sum[k];
+  for (int k = 0; k < N; ++k) of_lane[threadIdx.y * stride + threadIdx.x + blockDim.x * k] = sum[k];
   __syncthreads();
-  for (int lane = 1; lane < kLanes && threadIdx.y == 0; ++lane) {
+  for (unsigned lane = 1; lane < blockDim.y && threadIdx.y == 0; ++lane) {
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum[k] += of_lane[lane][threadIdx.x + kWarp * k];
+    for (int k = 0; k < N; ++k) sum[k] += of_lane[lane * stride + threadIdx.x + blockDim.x * k];
   }
   __syncthreads();
 }
@@ -55,7 +73,7 @@ __device__ __forceinline__ void LoadPassed(View dy, View y, int64_t i, float (&g
 template <int N, bool kRowStatistics>
 __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, View rstd, View dy, View y,
                                              float* partials) {
-  const int64_t column = (blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x) * N;
+  const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
   float with_x[N] = {}, plain[N] = {}, m[N] = {}, s[N] = {};
   if (column < p.columns) {
@@ -63,7 +81,7 @@ __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, V
       Load<N>(mean, column, m);
       Load<N>(rstd, column, s);
     }
-    for (int64_t row = first + threadIdx.y; row < last; row += kLanes) {
+    for (int64_t row = first + threadIdx.y; row < last; row += blockDim.y) {
       float v[N], g[N];
       Load<N>(x, row * p.columns + column, v);
       LoadPassed<N>(dy, y, row * p.columns + column, g);
@@ -86,17 +104,21 @@ __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, V
   }
 }
 
-// dgamma = Σ dy·x̂ and dbeta = Σ dy from their partial sums.
-__device__ __forceinline__ void FinishGradients(ColumnParts p, const float* partials, View dgamma, View dbeta) {
-  const int64_t column = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (column >= p.columns) return;
-  float with_x = 0, plain = 0;
-  for (int part = 0; part < p.parts; ++part) {
-    with_x += partials[part * p.columns + column];
-    plain += partials[(p.parts + part) * p.columns + column];
+// Σ dy·x̂ and Σ dy of the column of this thread from their partial sums, for the threads of lane 0. Blocks of kWarp ×
+// kLanes threads, ColumnParts::JoinGrid of them.
+__device__ __forceinline__ void AddParts(ColumnParts p, const float* partials, float* with_x, float* plain) {
+  const int64_t column = blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x;
+  float sum[2] = {};
+  if (column < p.columns) {
+#pragma unroll 4
+    for (int part = threadIdx.y; part < p.parts; part += kLanes) {
+      sum[0] += partials[part * p.columns + column];
+      sum[1] += partials[(p.parts + part) * p.columns + column];
+    }
   }
-  StoreOne(dgamma, column, with_x);
-  StoreOne(dbeta, column, plain);
+  AddLanes<2>(sum);
+  *with_x = sum[0];
+  *plain = sum[1];
 }
 
 }  // namespace switchyard

@@ -39,7 +39,9 @@ struct ConvolutionBound : Bound {
 class Convolution : public Kernel {
  public:
   Convolution(const Request& request, const sy_convolution_attributes& attributes, Direction direction)
-      : Kernel(request), t_(attributes), direction_(direction) {}
+      : Kernel(request), t_(attributes), direction_(direction) {
+    t_.bias = t_.bias && direction == Direction::kForward;
+  }
 
   // Throws CudnnError.
   void Prepare(const Request& request) {
@@ -60,6 +62,13 @@ class Convolution : public Kernel {
     }
     workspace_bytes = Aligned(graph_->workspace_bytes());
     repeatable = request.deterministic;  // otherwise the engine was not asked
+    std::string dims;
+    for (const std::vector<sy_tensor>* tensors : {&inputs, &outputs})
+      for (const sy_tensor& t : *tensors)
+        for (int32_t d = 0; d < t.rank; ++d)
+          dims += (d > 0 ? "x" : dims.empty() ? "" : ", ") + std::to_string(t.dims[d]);
+    device->instance->Log(0, Format("cuda: %s %s: engine %lld of cuDNN's", request.op, dims.c_str(),
+                                    static_cast<long long>(graph_->engine())));
   }
 
   sy_status Bind(std::unique_ptr<Bound>* bound, sy_error* error) const override {
@@ -161,7 +170,7 @@ class Convolution : public Kernel {
     return graph;
   }
 
-  const sy_convolution_attributes t_;
+  sy_convolution_attributes t_;
   const Direction direction_;
   std::unique_ptr<OperationGraph> graph_;
   bool own_bias_ = false;
@@ -198,6 +207,9 @@ KernelPointer Prepare(const Request& r, Direction direction) {
   if (count == 3 && (!r.RequireFloat(r.inputs[2], "bias") || !r.RequireElements(r.inputs[2], w->dims[0], "bias")))
     return nullptr;
   if (r.device->cudnn == nullptr) return SY_MISS(r, "%s: %.300s", r.op, r.device->missing.c_str());
+  // Seen on an H100 with cuDNN 9.19: wrong in volumes cut into groups.
+  if (direction == Direction::kWeights && t.spatial_rank == 3 && t.groups > 1 && x->dtype != SY_F32)
+    return SY_MISS(r, "%s: not trusted to cuDNN in halves, 3-D and grouped", r.op);
   try {
     auto kernel = std::make_unique<Convolution>(r, t, direction);
     kernel->Prepare(r);

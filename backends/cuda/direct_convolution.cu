@@ -207,8 +207,11 @@ KernelPointer PrepareDirectConvolutionBackwardData(const Request& r) {
   return Prepare<Direction::kData>(r, r.outputs[0], r.inputs[1], r.inputs[0]);
 }
 
+// cuDNN writes the gradient of halves in halves alone. A cast behind it takes far less than this kernel does.
 KernelPointer PrepareDirectConvolutionBackwardWeights(const Request& r) {
   if (!r.HasCounts(2, 2, 1)) return nullptr;
+  if (r.device->cudnn != nullptr && r.inputs[0].dtype != SY_F32 && r.outputs[0].dtype == SY_F32)
+    return SY_REFUSE(r, "%s: sums over halves in f32, where cuDNN gives them in halves", r.op);
   return Prepare<Direction::kWeights>(r, r.inputs[0], r.outputs[0], r.inputs[1]);
 }
 

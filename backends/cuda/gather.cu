@@ -1,5 +1,7 @@
 // gather rows of a table, and its gradient scatter_add. Both clamp an index to the table. scatter_add needs no atomics:
-// a block owns a row of the table, looks through all indices and adds what belongs to its row in their order.
+// a block owns a row of the table, its lanes look through all indices, every one at some of them in their order, and
+// add what belongs to the row; then the lanes' sums are added in order.
+#include "backends/cuda/column_sums.cuh"
 #include "backends/cuda/element.cuh"
 #include "backends/cuda/views.h"
 
@@ -19,24 +21,21 @@ __global__ void GatherKernel(const Unit* table, const int32_t* indices, int64_t 
   y[at] = table[Clamp(indices[at / width], rows) * width + at % width];
 }
 
-// blockIdx.x: the row; blockIdx.y: which kThreads of its elements.
+// blockIdx.x: the row; blockIdx.y: which blockDim.x of its elements.
 __global__ void ScatterAddKernel(const int32_t* indices, int64_t count, View updates, int64_t rows, int64_t width,
                                  bool accumulate, View table) {
-  __shared__ int64_t row_of[kThreads];
-  const int64_t row = blockIdx.x, column = blockIdx.y * static_cast<int64_t>(kThreads) + threadIdx.x;
-  float sum = 0;
-  for (int64_t first = 0; first < count; first += kThreads) {
-    if (first + threadIdx.x < count) row_of[threadIdx.x] = Clamp(indices[first + threadIdx.x], rows);
-    __syncthreads();
-    const int64_t here = Least<int64_t>(kThreads, count - first);
-    for (int64_t i = 0; i < here; ++i) {
-      if (row_of[i] == row && column < width) sum += LoadOne(updates, (first + i) * width + column);
+  const int64_t row = blockIdx.x, column = blockIdx.y * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  float sum[1] = {};
+  if (column < width) {
+#pragma unroll 4
+    for (int64_t i = threadIdx.y; i < count; i += blockDim.y) {
+      if (Clamp(indices[i], rows) == row) sum[0] += LoadOne(updates, i * width + column);
     }
-    __syncthreads();
   }
-  if (column >= width) return;
+  AddLanes<1>(sum);
+  if (column >= width || threadIdx.y != 0) return;
   const int64_t at = row * width + column;
-  StoreOne(table, at, accumulate ? LoadOne(table, at) + sum : sum);
+  StoreOne(table, at, accumulate ? LoadOne(table, at) + sum[0] : sum[0]);
 }
 
 struct Gather : Kernel {
@@ -69,8 +68,10 @@ struct ScatterAdd : Kernel {
   explicit ScatterAdd(const Request& r)
       : Kernel(r), rows(outputs[0].dims[0]), width(Elements(outputs[0]) / rows), count(Elements(inputs[0])) {}
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(CeilDivide(width, kThreads)));
-    SY_CUDA(error, Launch(ScatterAddKernel, grid, dim3(kThreads), 0, context.stream, b.Input<int32_t>(0), count,
+    const int across = ColumnWidth(width);
+    const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(CeilDivide(width, across)));
+    const dim3 block(static_cast<unsigned>(across), static_cast<unsigned>(kWarp * kLanes / across));
+    SY_CUDA(error, Launch(ScatterAddKernel, grid, block, 0, context.stream, b.Input<int32_t>(0), count,
                           In(b, 1), rows, width, accumulate[0] != 0, Out(b, 0)));
     return SY_OK;
   }
@@ -95,7 +96,7 @@ KernelPointer PrepareScatterAdd(const Request& r) {
   if (r.outputs[0].rank < 1) return SY_REFUSE(r, "scatter_add: the table has no axis");
   const int64_t rows = r.outputs[0].dims[0], width = Elements(r.outputs[0]) / rows;
   if (!r.RequireElements(r.inputs[1], Elements(r.inputs[0]) * width, "updates")) return nullptr;
-  if (rows > kMostIndices || CeilDivide(width, kThreads) > 65535)
+  if (rows > kMostIndices || CeilDivide(width, kWarp) > 65535)
     return SY_REFUSE(r, "scatter_add: a table of %lld rows of %lld elements", static_cast<long long>(rows),
                      static_cast<long long>(width));
   return std::make_unique<ScatterAdd>(r);

@@ -21,9 +21,8 @@ namespace switchyard {
 namespace {
 
 // A plan is compiled when it is measured, which takes seconds: so many of those that the heuristics offer, and the
-// kernels of the fastest engine for so long.
+// kernels of the fastest engine for SWITCHYARD_CUDA_MEASURE_SECONDS.
 constexpr int64_t kOffered = 4;
-constexpr std::chrono::seconds kKernels(30);
 
 enum : int64_t { kA = 1, kB, kBias, kPreactivation, kC };
 
@@ -147,8 +146,8 @@ constexpr char kUsual[] = "usual";  // in the cache: the other way took least
 // The race between the ways: who takes least so far.
 class Race {
  public:
-  Race(const Request& request, const sy_matmul_attributes& attributes, const Kernel& usual)
-      : request_(request), t_(attributes), usual_(usual) {}
+  Race(const Request& request, const sy_matmul_attributes& attributes, const Kernel& usual, std::chrono::seconds limit)
+      : request_(request), t_(attributes), usual_(usual), seconds_(limit) {}
 
   // Measures every way, the usual one again at the end: a GPU that has waited while plans were compiled may be slower.
   // Throws CudnnError where cuDNN has none that can be used.
@@ -190,7 +189,7 @@ class Race {
     }
     if (fastest < 0) return SY_OK;
     const int64_t kernels = any.graph().KernelCount(fastest);
-    const auto end = std::chrono::steady_clock::now() + kKernels;
+    const auto end = std::chrono::steady_clock::now() + seconds_;
     for (plan = {fastest, 0}; plan.number < kernels && std::chrono::steady_clock::now() < end; ++plan.number)
       SY_TRY(Try(plan, error));
     return SY_OK;
@@ -224,6 +223,7 @@ class Race {
   const Request& request_;
   const sy_matmul_attributes t_;
   const Kernel& usual_;
+  const std::chrono::seconds seconds_;
   KernelPointer best_;
   std::string chosen_ = kUsual, times_, refusal_;
   float least_ = 0, last_ = 0;  // ms: of the best, of the last that was measured
@@ -243,6 +243,8 @@ KernelPointer PreferFusedGelu(const Request& r, KernelPointer usual) {
   sy_device& device = *r.device;
   if (device.cudnn == nullptr) return SecondChoice(std::move(usual), device.missing);
   const sy_instance& instance = *device.instance;
+  const std::chrono::seconds limit(instance.NumberSetting("CUDA_MEASURE_SECONDS", 30, 0));
+  if (limit.count() == 0) return usual;
   try {
     auto fused = std::make_unique<GeluMatmul>(r, t);
     const std::string key = fused->Key();
@@ -254,7 +256,7 @@ KernelPointer PreferFusedGelu(const Request& r, KernelPointer usual) {
       instance.Log(0, Format("cuda: matmul %s: cuDNN's plan %s, as measured before", key.c_str(), kept->c_str()));
       return fused;
     }
-    Race race(r, t, *usual);
+    Race race(r, t, *usual, limit);
     sy_error error{SY_HEADER(sy_error)};
     if (race.Run(&error) != SY_OK) {
       if (FirstLoss(device.index, r.error) != SY_OK) return nullptr;

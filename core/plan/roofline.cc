@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/base/random.h"
 #include "core/graph/ops/matmul.h"
 #include "core/graph/ops/pointwise.h"
 
@@ -15,7 +16,23 @@ constexpr double kLongEnough = 0.03;  // s
 constexpr int64_t kMostRows = 8192;
 constexpr int64_t kMostElements = 32 << 20;  // 128 MiB, more than caches hold
 constexpr int64_t kFewestElements = 1 << 16;
-constexpr int kEveryByte = 0x3c;  // a number near 0.01 in f32 and bf16, near 1 in f16
+constexpr double kFewSeconds = 0.01;  // that runs must take together, so that starting and ending them does not count
+
+// Numbers of both signs and many magnitudes below 1, of any dtype: products of numbers that are all alike take less
+// power, and so less time.
+std::vector<unsigned char> RandomNumbers(uint64_t bytes, DType dtype) {
+  constexpr size_t kPattern = size_t{4} * 65537;  // then again, which no row of a power of two falls in with
+  RandomStream random(42);
+  std::vector<unsigned char> numbers(bytes);
+  const auto size = static_cast<size_t>(SizeOf(dtype));
+  for (size_t i = 0; i < numbers.size() && i < kPattern; ++i) {
+    const auto word = static_cast<unsigned char>(random.Next32());
+    const bool top = i % size == size - 1;  // sign and exponent
+    numbers[i] = top ? static_cast<unsigned char>((word & 0x83) | 0x38) : word;
+  }
+  for (size_t i = kPattern; i < numbers.size(); ++i) numbers[i] = numbers[i - kPattern];
+  return numbers;
+}
 
 // A graph on a device of its own inputs, ready to be timed.
 struct TimedGraph {
@@ -26,7 +43,7 @@ struct TimedGraph {
   std::unique_ptr<Instance> instance;
   Stream stream;
 
-  static StatusOr<TimedGraph> Make(const Graph& graph, Device& device) {
+  static StatusOr<TimedGraph> Make(const Graph& graph, Device& device, DType dtype) {
     TimedGraph made;
     made.kernels = std::make_unique<KernelCache>(device, KernelOptions());
     made.layout = std::make_unique<Layout>(device.info().alignment);
@@ -39,25 +56,28 @@ struct TimedGraph {
     for (const char* name : {"x", "w"}) {
       const Layout::Entry* const entry = made.layout->Find(name);
       if (entry == nullptr) continue;
-      const std::vector<unsigned char> bytes(entry->bytes, kEveryByte);
+      const std::vector<unsigned char> bytes = RandomNumbers(entry->bytes, dtype);
       SY_RETURN_IF_ERROR(made.memory->Upload(name, bytes.data(), bytes.size()));
     }
-    SY_RETURN_IF_ERROR(made.Seconds(device).status());  // the first run touches its memory
+    SY_RETURN_IF_ERROR(made.Seconds(device, 1).status());  // the first run touches its memory
     return made;
   }
 
-  StatusOr<double> Seconds(Device& device) const {
+  // Of one run, where `runs` are queued behind each other.
+  StatusOr<double> Seconds(Device& device, int runs) const {
     const auto start = std::chrono::steady_clock::now();
-    SY_RETURN_IF_ERROR(instance->Run(stream));
+    for (int i = 0; i < runs; ++i) SY_RETURN_IF_ERROR(instance->Run(stream));
     SY_RETURN_IF_ERROR(device.Synchronize(stream));
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / runs;
   }
 };
 
 StatusOr<double> BestSeconds(const TimedGraph& timed, Device& device) {
   double best = std::numeric_limits<double>::infinity();
+  SY_ASSIGN_OR_RETURN(const double once, timed.Seconds(device, 1));
+  const int runs = std::clamp(static_cast<int>(kFewSeconds / once), 1, 1000);
   for (int i = 0; i < kRepetitions; ++i) {
-    SY_ASSIGN_OR_RETURN(const double seconds, timed.Seconds(device));
+    SY_ASSIGN_OR_RETURN(const double seconds, timed.Seconds(device, runs));
     best = std::min(best, seconds);
   }
   return best;
@@ -70,7 +90,7 @@ StatusOr<double> ProductRate(Device& device, DType dtype) {
     const Value x = graph.Input("x", {dtype, {rows, rows}}, {.role = Role::kBatch});
     const Value w = graph.Input("w", {dtype, {rows, rows}}, {.role = Role::kBatch});
     graph.Output("y", ops::Matmul(x, w));
-    auto timed = TimedGraph::Make(graph, device);
+    auto timed = TimedGraph::Make(graph, device, dtype);
     if (rate > 0 && timed.status().code() == absl::StatusCode::kResourceExhausted) return rate;
     SY_RETURN_IF_ERROR(timed.status());
     SY_ASSIGN_OR_RETURN(const double seconds, BestSeconds(*timed, device));
@@ -84,7 +104,7 @@ StatusOr<double> MemoryRate(Device& device) {
     Graph graph;
     const Value x = graph.Input("x", {DType::kF32, {elements}}, {.role = Role::kBatch});
     graph.Output("y", ops::Scale(x, 2));
-    auto timed = TimedGraph::Make(graph, device);
+    auto timed = TimedGraph::Make(graph, device, DType::kF32);
     if (elements > kFewestElements && timed.status().code() == absl::StatusCode::kResourceExhausted) continue;
     SY_RETURN_IF_ERROR(timed.status());
     SY_ASSIGN_OR_RETURN(const double seconds, BestSeconds(*timed, device));

@@ -34,6 +34,7 @@ class CudaOnGpu : public ProgramTest {
     const auto records = ReadMetrics(In(fmt::format("run/{}/shapes/{}/run/0/log/metrics.jsonl", name, suffix)));
     EXPECT_TRUE(records.ok()) << Message(records.status());
     std::vector<double> losses;
+    if (!records.ok()) return losses;
     for (const MetricsRecord& record : *records)
       if (record.contains("lr") && record["loss"].is_number()) losses.push_back(record["loss"].get<double>());
     EXPECT_EQ(losses.size(), 12u);
@@ -66,11 +67,10 @@ TEST_F(CudaOnGpu, CapturedSegmentsAndSingleLaunchesGiveEqualLosses) {
 
 TEST_F(CudaOnGpu, TwoRanksShareOneGpuThroughHostMemory) {
   const auto expected = Losses(kVit, "--batch_size=8 --device=cuda --device_list=0", "one");
-  for (const std::string collective : {"shm", "mpi"}) {
-    const std::string two =
-        "--batch_size=4 --device=cuda --device_list=0 --ranks_per_device=2 --collective=" + collective;
-    ExpectClose(Losses(kVit, two, collective, Start::kLaunch), expected, 2e-3);
-  }
+  const std::string two = "--batch_size=4 --device=cuda --device_list=0 --ranks_per_device=2 --collective=";
+  ExpectClose(Losses(kVit, two + "shm", "shm", Start::kLaunch), expected, 2e-3);
+  if (RunCommand("mpirun --version").code != 0) GTEST_SKIP() << "no mpirun: two ranks joined by shm alone";
+  ExpectClose(Losses(kVit, two + "mpi", "mpi", Start::kMpirun), expected, 2e-3);
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ void AddConvolutions(Table& table) {
   add("uneven", {1, 2, 2, {6, 5}, {4, 2}, {2, 1}, {1, 1}, {1, 0}, {2, 1}, 1, true});
   add("volume", {1, 2, 3, {5, 4, 3}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true});
   add("volume_strided", {2, 4, 4, {5, 6, 7}, {2, 3, 2}, {2, 2, 2}, {1, 1, 1}, {0, 1, 0}, {0, 1, 1}, 2, false});
+  add("volume_uneven", {2, 4, 4, {5, 6, 7}, {2, 3, 2}, {2, 2, 2}, {1, 1, 1}, {0, 1, 0}, {0, 1, 1}, 1, false});
   add("one_element", {1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, false});
   // Whole vectors of channels, for which there are kernels of their own.
   add("blocks", {2, 48, 32, {8, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, true});
