@@ -133,11 +133,10 @@ bool NcclCommunicator::Finalized() {
   if (comm_ == nullptr) return true;
   if (!ready_ || failed_ != SY_OK || aborted_) return false;
   const Library& library = TheLibrary();
-  const auto failed = [](ncclResult_t code) { return code != ncclSuccess && code != ncclInProgress; };
-  for (auto& [address, owned] : owned_) {
+  for (auto& [address, owned] : owned_) {  // both are done when they return
     const Owned one = std::exchange(owned, {});
-    if (one.window != nullptr && failed(library.ncclCommWindowDeregister(comm_, one.window))) return false;
-    if (one.registration != nullptr && failed(library.ncclCommDeregister(comm_, one.registration))) return false;
+    if (one.window != nullptr && library.ncclCommWindowDeregister(comm_, one.window) != ncclSuccess) return false;
+    if (one.registration != nullptr && library.ncclCommDeregister(comm_, one.registration) != ncclSuccess) return false;
   }
   ncclResult_t code = library.ncclCommFinalize(comm_);
   const auto deadline = Clock::now() + std::chrono::milliseconds(kFinalizeMs);
@@ -162,10 +161,15 @@ void NcclCommunicator::Abort() {
 // NCCL sets the flags that end its kernels, replayed ones too, and then waits until every graph that holds calls of the
 // communicator was destroyed. Whoever calls us may be the one to destroy them. Where there can be none, nothing touches
 // the memory of calls any more on return.
+//
+// It also waits for NCCL's thread in a split, which leaves a child even where it fails; NCCL's flag for the child is
+// known to the parent, which therefore goes first.
 void NcclCommunicator::GiveUp() {
   if (comm_ == nullptr || in_group_) return;
-  const auto abort = [comm = std::exchange(comm_, nullptr)] {
-    static_cast<void>(TheLibrary().ncclCommAbort(comm));  // what it answers changes nothing: nobody uses it any more
+  const auto abort = [comm = std::exchange(comm_, nullptr), child = std::exchange(child_, nullptr)] {
+    // What it answers changes nothing: nobody uses it any more.
+    static_cast<void>(TheLibrary().ncclCommAbort(comm));
+    if (child != nullptr && *child != nullptr) static_cast<void>(TheLibrary().ncclCommAbort(*child));
   };
   try {
     std::packaged_task<void()> task(abort);
@@ -306,25 +310,28 @@ sy_status NcclCommunicator::Refused(sy_status status, ncclResult_t code, const c
   return SY_OK;
 }
 
-// A non-blocking communicator may take a call up a little later; until then nothing else may be done with it, and an
-// event recorded behind it would come before it.
+// A non-blocking communicator may take a call up a little later, whatever the call has answered; until then nothing
+// else may be done with it, and an event recorded behind it would come before it.
 sy_status NcclCommunicator::Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
                                    sy_error* error, Need need) {
   const auto began = Clock::now();
-  for (int look = 0; code == ncclInProgress; ++look) {
-    lock.unlock();
-    Pause(look);
-    lock.lock();
-    if (aborted_ || comm_ == nullptr) return Usable(error);
+  ncclResult_t state = ncclInProgress;
+  for (int look = 0;; ++look) {
     const sy_status asked =
-        CheckNccl(error, TheLibrary().ncclCommGetAsyncError(comm_, &code), "ncclCommGetAsyncError", comm_);
+        CheckNccl(error, TheLibrary().ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", comm_);
     if (asked != SY_OK) return Fail(asked, error);
-    if (code == ncclInProgress && timeout_ms_ != 0 && Clock::now() - began > std::chrono::milliseconds(timeout_ms_)) {
+    if (state != ncclInProgress) break;
+    if (timeout_ms_ != 0 && Clock::now() - began > std::chrono::milliseconds(timeout_ms_)) {
       return Fail(SY_FAIL(error, SY_TIMEOUT, "%s: NCCL has not taken it up after %llu ms", what,
                           static_cast<unsigned long long>(timeout_ms_)),
                   error);
     }
+    lock.unlock();
+    Pause(look);
+    lock.lock();
+    if (aborted_ || comm_ == nullptr) return Usable(error);
   }
+  if (code == ncclSuccess || code == ncclInProgress) code = state;
   const sy_status status = CheckNccl(error, code, what, comm_);
   return status == SY_OK ? SY_OK : Refused(status, code, what, error, need);
 }
@@ -371,19 +378,29 @@ sy_status NcclCommunicator::GroupEnd(sy_error* error) {
 sy_status NcclCommunicator::Split(int32_t color, int32_t key, const char* name,
                                   std::unique_ptr<NcclCommunicator>* result, sy_error* error) {
   result->reset();
+  if (group_depth > 0) return SY_FAIL(error, SY_INVALID, "split of \"%s\" inside a group", name_.c_str());
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(instance_, name, 0, 0, device_, timeout_ms_));
   const Library& library = TheLibrary();
   if (const sy_status allocated = CheckCuda(error, library.cudaMalloc(&made->token_, kTokenBytes), "cudaMalloc");
       allocated != SY_OK)
     return allocated;
   ncclConfig_t config = NonBlocking();
+  const auto child = std::make_shared<ncclComm_t>(nullptr);
   const sy_status split = Enqueue(
       "ncclCommSplit",
       [&](ncclComm_t comm) {
-        return library.ncclCommSplit(comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made->comm_, &config);
+        child_ = child;
+        return library.ncclCommSplit(comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, child.get(), &config);
       },
       error);
-  if (split != SY_OK || made->comm_ == nullptr) return split;
+  if (split != SY_OK) return split;
+  {
+    const std::lock_guard lock(mutex_);
+    if (child_ == nullptr) return Usable(error);  // aborted meanwhile, and the child with it
+    made->comm_ = *std::exchange(child_, nullptr);
+  }
+  if (color < 0) return SY_OK;
+  if (made->comm_ == nullptr) return SY_FAIL(error, SY_INTERNAL, "ncclCommSplit gave nothing for color %d", color);
   for (int look = 0;; ++look) {
     const sy_status ready = made->Ready(error);
     if (ready == SY_OK) break;
@@ -406,25 +423,27 @@ sy_status NcclCommunicator::Allocate(uint64_t bytes, void** address, sy_error* e
     const bool exhausted = status == SY_INTERNAL && error != nullptr && error->native_code == ncclUnhandledCudaError;
     return exhausted ? SY_OUT_OF_MEMORY : status;
   }
-  Owned& owned = owned_[memory];         // NCCL may fill it a little later
+  Owned& owned = owned_[memory];         // a thread of NCCL's fills it
   sy_error reason{SY_HEADER(sy_error)};  // of what may be refused without harm
   bool asked = false;
-  status =
-      library.ncclCommWindowRegister != nullptr && library.ncclCommWindowDeregister != nullptr
-          ? Enqueue(
-                "ncclCommWindowRegister",
-                [&](ncclComm_t comm) {
-                  asked = true;
-                  return library.ncclCommWindowRegister(comm, memory, bytes, &owned.window, NCCL_WIN_COLL_SYMMETRIC);
-                },
-                &reason, kOptional)
-          : Enqueue(
-                "ncclCommRegister",
-                [&](ncclComm_t comm) {
-                  asked = true;
-                  return library.ncclCommRegister(comm, memory, bytes, &owned.registration);
-                },
-                &reason, kOptional);
+  status = SY_OK;
+  const bool knows_windows = library.ncclCommWindowRegister != nullptr && library.ncclCommWindowDeregister != nullptr;
+  if (knows_windows && group_depth == 0)
+    status = Enqueue(
+        "ncclCommWindowRegister",
+        [&](ncclComm_t comm) {
+          asked = true;
+          return library.ncclCommWindowRegister(comm, memory, bytes, &owned.window, NCCL_WIN_COLL_SYMMETRIC);
+        },
+        &reason, kOptional);
+  if (status == SY_OK && owned.window == nullptr)
+    status = Enqueue(
+        "ncclCommRegister",
+        [&](ncclComm_t comm) {
+          asked = true;
+          return library.ncclCommRegister(comm, memory, bytes, &owned.registration);
+        },
+        &reason, kOptional);
   if (status == SY_OK) {
     *address = memory;
     return SY_OK;
@@ -441,24 +460,32 @@ sy_status NcclCommunicator::Allocate(uint64_t bytes, void** address, sy_error* e
 void NcclCommunicator::Free(void* address) {
   const auto found = owned_.find(address);
   if (found == owned_.end()) return;
-  const Library& library = TheLibrary();
-  const Owned owned = found->second;
-  sy_error error{SY_HEADER(sy_error)};
-  // What was registered went with a communicator that was aborted.
-  if (owned.window != nullptr)
-    Enqueue(
-        "ncclCommWindowDeregister",
-        [&](ncclComm_t comm) { return library.ncclCommWindowDeregister(comm, owned.window); }, nullptr);
-  if (owned.registration != nullptr)
-    Enqueue(
-        "ncclCommDeregister", [&](ncclComm_t comm) { return library.ncclCommDeregister(comm, owned.registration); },
-        nullptr);
+  if (!Deregister(found->second)) return;  // destroy frees it
   {
     const std::lock_guard lock(mutex_);
     if (aborter_.joinable()) return;  // ncclCommAbort may still look at it: destroy frees it
   }
-  LogFailure(CheckNccl(&error, library.ncclMemFree(address), "ncclMemFree", nullptr), error);
+  sy_error error{SY_HEADER(sy_error)};
+  LogFailure(CheckNccl(&error, TheLibrary().ncclMemFree(address), "ncclMemFree", nullptr), error);
   owned_.erase(found);
+}
+
+// What was registered went with a communicator that was aborted.
+bool NcclCommunicator::Deregister(Owned& owned) {
+  bool released = true;
+  const auto release = [&](const char* what, auto deregister, auto& handle) {
+    if (handle == nullptr) return;
+    const auto call = [&](ncclComm_t comm) {
+      const ncclResult_t code = deregister(comm, handle);
+      released = released && code == ncclSuccess;
+      return code;
+    };
+    Enqueue(what, call, nullptr, kOptional);
+    handle = nullptr;
+  };
+  release("ncclCommWindowDeregister", TheLibrary().ncclCommWindowDeregister, owned.window);
+  release("ncclCommDeregister", TheLibrary().ncclCommDeregister, owned.registration);
+  return released;
 }
 
 }  // namespace nccl

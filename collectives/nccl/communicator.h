@@ -4,6 +4,14 @@
 // caller's CUDA stream, also while it is being captured, and are finished when the stream is; what fails there is found
 // by Ready. Calls are not compared between ranks: nothing but the data travels.
 //
+// What a call answers does not say whether NCCL has it in hand still: ncclCommSplit (2.18 to 2.30) and
+// ncclCommWindowRegister (2.28 to 2.30) lose the ncclInProgress of the group that they open for themselves, answer
+// ncclSuccess, and are carried out by a thread of NCCL's, which writes the child's handle or the window when it is
+// done. The next call would be refused with ncclInvalidArgument ("Attempt to use communicator before the previous
+// operation returned ncclSuccess"), and those that are not checked, the deregistrations and ncclCommRegister, would run
+// beside that thread. So after every call ncclCommGetAsyncError is asked until it is no longer in progress, and the
+// result is read only then. Neither call is made inside a group, whose end alone would bring their results.
+//
 // Abort has two phases: the flag makes every call that waits return SY_ABORTED and lets go of the communicator, then
 // ncclCommAbort ends the work that hangs on the device, replays of captured calls included. It runs on a thread of the
 // communicator's own, and so never inside a group that the calling thread has open, where NCCL would put it off or mix
@@ -47,8 +55,11 @@ class NcclCommunicator {
                   sy_error* error);
   void Abort();
 
-  // Device memory from ncclMemAlloc, registered as a window where NCCL knows windows (2.27), else as a buffer. NCCL may
-  // refuse to register what it could move faster that way; the memory is then used without, and that is logged once.
+  // Device memory from ncclMemAlloc. It is registered as a symmetric window where NCCL knows windows (2.27) and gives
+  // one; where there is none (ranks that do not reach each other's memory, or refused at the call), or in an open
+  // group, by ncclCommRegister, which is local and done when it returns. Without either it is used as it is, and what
+  // was refused is logged once. A window that fails later, while the ranks map it, is the end of the communicator in
+  // NCCL itself, which repeats that error for every later call.
   sy_status Allocate(uint64_t bytes, void** address, sy_error* error);
   void Free(void* address);
 
@@ -86,6 +97,8 @@ class NcclCommunicator {
   sy_status Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error, Need need);
   sy_status Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error, Need need);
   sy_status Refused(sy_status status, ncclResult_t code, const char* what, sy_error* error, Need need);
+  // Gives `owned` back to NCCL; false where NCCL refuses, and may still use the memory.
+  bool Deregister(Owned& owned);
   sy_status StreamOf(const sy_call* call, cudaStream_t* stream, sy_error* error);
   ncclResult_t AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const;
   sy_status Scratch(uint64_t bytes, void** address, sy_error* error);
@@ -102,6 +115,7 @@ class NcclCommunicator {
 
   mutable std::mutex mutex_;  // of what follows; never held while waiting for a peer or a graph
   ncclComm_t comm_ = nullptr;
+  std::shared_ptr<ncclComm_t> child_;  // of a split that NCCL has in hand, whose thread writes it
   bool ready_ = false;
   std::thread aborter_;            // in ncclCommAbort
   std::future<void> abort_ended_;  // its end

@@ -274,6 +274,29 @@ TEST_P(Collectives, OwnedMemory) {
   });
 }
 
+// NCCL maps each on a thread of its own, and refuses what comes before that has ended.
+TEST_P(Collectives, OwnedMemoryIsTakenAndGivenBackInARow) {
+  for (const char* const version : {"22705", "22809", "23007"}) {
+    OnAllRanks(
+        [](Rank& self) {
+          self.Join();
+          sy_error error{SY_HEADER(sy_error)};
+          void* owned[4] = {};
+          for (void*& one : owned)
+            self.Ok(self.api->buffer_alloc(self.communicator, 4000, &one, &error), "buffer_alloc", error);
+          Require(CountInDouble("windows") == 4, "{} windows", CountInDouble("windows"));
+          for (void* const one : owned) {
+            RequireOk(cudaMemset(one, 0, 4000), "cudaMemset");
+            self.AllReduce(self.communicator, one, one, 1000);
+          }
+          RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+          for (void* const one : owned) self.api->buffer_free(self.communicator, one);
+          Require(CountInDouble("windows") == 0, "{} windows are left", CountInDouble("windows"));
+        },
+        {.environment = {{"NCCL_DOUBLE_VERSION", version}}});
+  }
+}
+
 TEST_P(Collectives, CapturedCallsReplay) {
   OnAllRanks([](Rank& self) {
     self.Join();

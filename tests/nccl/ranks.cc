@@ -1,5 +1,7 @@
 #include "tests/nccl/ranks.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -33,6 +35,14 @@ sy_plugin BackendOf(const std::string& memory_kind) {
 
 void RequireOk(cudaError_t code, const char* what) {
   Require(code == cudaSuccess, "{}: {}", what, cudaGetErrorString(code));
+}
+
+int CountInDouble(const char* what) {
+  void* const library = dlopen(NCCL_LIBRARY, RTLD_NOW | RTLD_NOLOAD);  // the plugin's own
+  Require(library != nullptr, "the double is not loaded");
+  const auto count = reinterpret_cast<int (*)(const char*)>(dlsym(library, "ncclDoubleCount"));
+  Require(count != nullptr, "the double does not count");
+  return count(what);
 }
 
 std::string RunRanks(const Ranks& ranks, const std::function<void(Rank&)>& body) {

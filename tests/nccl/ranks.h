@@ -32,6 +32,9 @@ struct Ranks {
   int timeout_ms = 20000;            // of the communicator
 };
 
+// How many "communicators", "windows" or "registrations" of the double are alive in this process.
+int CountInDouble(const char* what);
+
 class Rank;
 // As ranks::RunProcesses.
 std::string RunRanks(const Ranks& ranks, const std::function<void(Rank&)>& body);

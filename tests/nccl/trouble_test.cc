@@ -62,6 +62,34 @@ void Destroy(Rank& self, double limit_ms) {
   Require(MillisecondsSince(start) < limit_ms, "destroy took {} ms", MillisecondsSince(start));
 }
 
+// Memory that NCCL knows by ncclCommRegister alone: works, and is given back.
+void UseAsBuffer(Rank& self, void* owned) {
+  Require(CountInDouble("windows") == 0 && CountInDouble("registrations") == 1, "{} windows, {} registrations",
+          CountInDouble("windows"), CountInDouble("registrations"));
+  RequireOk(cudaMemset(owned, 0, 400), "cudaMemset");
+  self.AllReduce(self.communicator, owned, owned, 100);
+  RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+  self.api->buffer_free(self.communicator, owned);
+  Require(CountInDouble("registrations") == 0, "the registration is left");
+}
+
+void ExpectNoneLeft(Rank& self) {
+  Destroy(self, 2000);
+  Require(CountInDouble("communicators") == 0, "{} communicators are left", CountInDouble("communicators"));
+}
+
+// A split that does not end well, as `expected` says; it leaves no communicator, whole or half made.
+void ExpectFailedSplit(Rank& self, sy_status expected, const char* text) {
+  sy_error error{SY_HEADER(sy_error)};
+  sy_communicator* part = nullptr;
+  const auto start = Clock::now();
+  const sy_status status = self.api->split(self.communicator, 0, self.rank, "part", &part, &error);
+  Require(status == expected && part == nullptr && Contains(error.message, text), "answered {}: {}", status,
+          error.message);
+  Require(MillisecondsSince(start) < 5000, "took {} ms", MillisecondsSince(start));
+  ExpectNoneLeft(self);
+}
+
 TEST(NcclTrouble, MissingLibraryIsNamedByQuery) {
   EXPECT_EQ(RunRanks({.size = 1, .environment = {{"SWITCHYARD_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}}},
                      [](Rank& self) {
@@ -129,6 +157,64 @@ TEST(NcclTrouble, AbortEndsInit) {
                        const sy_status status = self.TryJoin(&error);
                        aborter.join();
                        Require(status == SY_ABORTED, "answered {}: {}", status, error.message);
+                     }),
+            "");
+}
+
+// The first to join is the world, the second the part of it.
+TEST(NcclTrouble, SplitThatARankHangsInEndsAtTheDeadline) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment_of = {{1, {{"NCCL_DOUBLE_FAULT", "join@2"}}}}, .timeout_ms = 500},
+                     [](Rank& self) {
+                       self.Join();
+                       ExpectFailedSplit(self, SY_TIMEOUT, "ncclCommSplit: NCCL has not taken it up after 500 ms");
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, AbortEndsASplit) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_FAULT", "join@2"}}},
+                     [](Rank& self) {
+                       self.Join();
+                       std::thread aborter([&] {
+                         std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                         self.api->abort(self.communicator);
+                       });
+                       sy_error error{SY_HEADER(sy_error)};
+                       sy_communicator* part = nullptr;
+                       const auto start = Clock::now();
+                       const sy_status status = self.api->split(self.communicator, 0, 0, "part", &part, &error);
+                       aborter.join();
+                       Require(status == SY_ABORTED && part == nullptr, "answered {}: {}", status, error.message);
+                       Require(MillisecondsSince(start) < 5000, "took {} ms", MillisecondsSince(start));
+                       ExpectNoneLeft(self);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, DeadRankEndsASplit) {
+  EXPECT_EQ(RunRanks({.size = 3},
+                     [](Rank& self) {
+                       self.Join();
+                       if (self.rank == 2) ranks::Die(self.rank);
+                       ExpectFailedSplit(self, SY_ABORTED, "a rank left while splitting");
+                     }),
+            "");
+}
+
+// Its result would come at the end of the group, after the answer.
+TEST(NcclTrouble, SplitInsideAGroupIsRefused) {
+  EXPECT_EQ(RunRanks({.size = 2},
+                     [](Rank& self) {
+                       self.Join();
+                       sy_error error{SY_HEADER(sy_error)};
+                       sy_communicator* part = nullptr;
+                       self.Ok(self.api->group_begin(self.instance, &error), "group_begin", error);
+                       const sy_status status = self.api->split(self.communicator, 0, 0, "part", &part, &error);
+                       Require(status == SY_INVALID && Contains(error.message, "inside a group"), "answered {}: {}",
+                               status, error.message);
+                       self.Ok(self.api->group_end(self.instance, &error), "group_end", error);
+                       self.Ok(self.api->split(self.communicator, 0, 0, "part", &part, &error), "split", error);
+                       self.api->destroy(part);
                      }),
             "");
 }
@@ -396,7 +482,7 @@ TEST(NcclTrouble, NothingIsAbortedInsideAnOpenGroup) {
             "");
 }
 
-TEST(NcclTrouble, MemoryThatNcclDoesNotRegisterIsUsedWithout) {
+TEST(NcclTrouble, MemoryWhoseWindowIsRefusedIsRegisteredAsABuffer) {
   EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_FAULT", "window@1"}}},
                      [](Rank& self) {
                        self.Join();
@@ -404,10 +490,54 @@ TEST(NcclTrouble, MemoryThatNcclDoesNotRegisterIsUsedWithout) {
                        void* owned = nullptr;
                        self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
                        Require(error.message[0] == '\0', "an error of a call that succeeded: {}", error.message);
+                       UseAsBuffer(self, owned);
+                     }),
+            "");
+}
+
+// As where ranks do not reach each other's memory: NCCL has nothing against a window, and gives none.
+TEST(NcclTrouble, MemoryWithoutAWindowIsRegisteredAsABuffer) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_WINDOWS", "0"}}},
+                     [](Rank& self) {
+                       self.Join();
+                       sy_error error{SY_HEADER(sy_error)};
+                       void* owned = nullptr;
+                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       UseAsBuffer(self, owned);
+                     }),
+            "");
+}
+
+// A window would come at the end of the group, after the answer.
+TEST(NcclTrouble, MemoryInsideAGroupIsRegisteredAsABuffer) {
+  EXPECT_EQ(RunRanks({.size = 2},
+                     [](Rank& self) {
+                       self.Join();
+                       sy_error error{SY_HEADER(sy_error)};
+                       void* owned = nullptr;
+                       self.Ok(self.api->group_begin(self.instance, &error), "group_begin", error);
+                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       self.Ok(self.api->group_end(self.instance, &error), "group_end", error);
+                       UseAsBuffer(self, owned);
+                     }),
+            "");
+}
+
+// The communicator goes on, and the memory is NCCL's until it is destroyed.
+TEST(NcclTrouble, MemoryThatNcclDoesNotGiveBackIsKept) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_FAULT", "release@1"}}},
+                     [](Rank& self) {
+                       self.Join();
+                       sy_error error{SY_HEADER(sy_error)};
+                       void* owned = nullptr;
+                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       self.api->buffer_free(self.communicator, owned);
+                       Require(CountInDouble("windows") == 1, "the window is gone");
                        RequireOk(cudaMemset(owned, 0, 400), "cudaMemset");
                        self.AllReduce(self.communicator, owned, owned, 100);
                        RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
-                       self.api->buffer_free(self.communicator, owned);
+                       Destroy(self, 3000);
+                       Require(CountInDouble("windows") == 0, "destroy has not freed the memory");
                      }),
             "");
 }

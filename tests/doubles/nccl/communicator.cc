@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -72,8 +74,19 @@ doubles::Reduction ReductionOf(ncclRedOp_t op) {
 }  // namespace
 
 bool Strikes(const char* kind) {
-  static auto& faults = *new doubles::Faults("NCCL_DOUBLE_FAULT", "call|remote|hang|id|join|memory|window|ruin");
+  static auto& faults =
+      *new doubles::Faults("NCCL_DOUBLE_FAULT", "call|remote|hang|id|join|memory|window|ruin|release");
   return faults.Strikes(kind);
+}
+
+void Die(const std::string& text) {
+  std::fprintf(stderr, "%s\n", text.c_str());
+  std::abort();
+}
+
+int CountAlive() {
+  std::lock_guard lock(TheRegistry().mutex);
+  return static_cast<int>(TheRegistry().alive.size());
 }
 
 std::shared_ptr<ncclComm> Find(ncclComm_t handle) {
@@ -136,9 +149,28 @@ std::string ncclComm::last_error() {
   return last_error_;
 }
 
+ncclResult_t ncclComm::EnsureReady() {
+  const ncclResult_t state = state_;
+  if (state != ncclInProgress) return state;
+  return Fail(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
+}
+
+void ncclComm::WaitForLooks() const {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+  while (looked_ < 2 && !control.aborted() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 ncclResult_t ncclComm::Apart(std::function<ncclResult_t()> body) {
   state_ = ncclInProgress;
-  std::thread thread([self = shared_from_this(), body = std::move(body)] { self->state_ = body(); });
+  looked_ = 0;
+  ++apart_;
+  std::thread thread([self = shared_from_this(), body = std::move(body)] {
+    if (!self->blocking) self->WaitForLooks();
+    self->state_ = body();
+    --self->apart_;
+  });
   if (!blocking) {
     thread.detach();
     return ncclInProgress;
@@ -172,9 +204,7 @@ ncclResult_t ncclComm::Join() {
 }
 
 ncclResult_t ncclComm::Start(std::vector<Bundle> bundles) {
-  if (state_ != ncclSuccess) {
-    return Fail(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
-  }
+  if (const ncclResult_t ready = EnsureReady(); ready != ncclSuccess) return state_ = ready;
   for (const Bundle& bundle : bundles) {
     for (size_t i = 0; i < bundle.size(); ++i) {
       if (Strikes("call")) return Fail(state_ = ncclUnhandledCudaError, "Cuda failure 'fault asked for by the test'");
@@ -194,6 +224,7 @@ ncclResult_t ncclComm::Start(std::vector<Bundle> bundles) {
 }
 
 ncclResult_t ncclComm::Look(ncclResult_t* state) {
+  ++looked_;
   std::vector<Bundle> due;
   {
     std::lock_guard lock(mutex_);
@@ -211,13 +242,27 @@ ncclResult_t ncclComm::Look(ncclResult_t* state) {
   return ncclSuccess;
 }
 
-void ncclComm::Abort() {
+void ncclComm::AbortMeshes() {
   control.Abort();
   data.Abort();
+}
+
+void ncclComm::Raise(const std::shared_ptr<ncclComm>& child) {
+  {
+    std::lock_guard lock(mutex_);
+    child_ = child;
+  }
+  if (child != nullptr && control.aborted()) child->AbortMeshes();
+}
+
+void ncclComm::Abort() {
+  AbortMeshes();
   {
     std::lock_guard lock(mutex_);
     waiting_.clear();
+    if (child_ != nullptr) child_->AbortMeshes();
   }
+  while (apart_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   { std::lock_guard lock(running_); }  // nothing touches a buffer any more when it returns
   WaitForGraphs();
 }

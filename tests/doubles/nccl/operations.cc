@@ -1,7 +1,4 @@
 // The calls that move data, and groups of them.
-#include <cstdio>
-#include <cstdlib>
-
 #include "tests/doubles/mesh/reduce.h"
 #include "tests/doubles/nccl/communicator.h"
 
@@ -125,10 +122,8 @@ ncclResult_t ncclGroupEnd() {
   calls.swap(group);
   ncclResult_t result = ncclSuccess;
   for (const Grouped& one : calls) {
-    if (Find(one.comm.get()) == nullptr) {  // the library would touch what was freed
-      std::fprintf(stderr, "ncclGroupEnd: a communicator of this group was aborted inside it\n");
-      std::abort();
-    }
+    if (Find(one.comm.get()) == nullptr)  // the library would touch what was freed
+      Die("ncclGroupEnd: a communicator of this group was aborted inside it");
     const ncclResult_t code = Begin(*one.comm, one.operations);
     if (result == ncclSuccess || (result == ncclInProgress && code != ncclSuccess)) result = code;
   }

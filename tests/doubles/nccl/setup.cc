@@ -21,11 +21,11 @@ struct Member {
   int color, key, rank;
 };
 
-// Memory from ncclMemAlloc, by address, and who has registered a window there.
+// Memory from ncclMemAlloc, by address, and who has registered it.
 struct Memory {
   std::mutex mutex;
   std::map<const char*, size_t> blocks;
-  std::map<const void*, ncclComm_t> windows;
+  std::map<const void*, ncclComm_t> windows, registrations;
 };
 Memory& TheMemory() {
   static auto& memory = *new Memory;
@@ -56,7 +56,24 @@ int CurrentDevice() {
 
 struct Registration {
   ncclComm_t comm;
+  void* address;
 };
+
+int Version() {
+  static const int version =
+      static_cast<int>(doubles::NumberFrom("NCCL_DOUBLE_VERSION", NCCL_VERSION_CODE, 1, 10'000'000));
+  return version;
+}
+
+// Ends the program where the library would go on beside the thread of the call in progress.
+void RequireSettled(const ncclComm& comm, const char* call) {
+  if (comm.InProgress()) Die(std::string(call) + " while the communicator is in progress");
+}
+
+// Ends the program where the library would put the call off, and give what it gives at the end of the group.
+void RequireNoGroup(const char* call) {
+  if (InGroup()) Die(std::string(call) + " inside an open group");
+}
 
 }  // namespace
 }  // namespace nccl_double
@@ -70,7 +87,7 @@ struct ncclWindow_vidmem {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = static_cast<int>(doubles::NumberFrom("NCCL_DOUBLE_VERSION", NCCL_VERSION_CODE, 1, 10'000'000));
+  *version = Version();
   return ncclSuccess;
 }
 
@@ -116,6 +133,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t* handle, int size, ncclUniqueId id, int
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  if (const ncclResult_t ready = comm->EnsureReady(); ready != ncclSuccess) return comm->End(ready);
   return comm->Apart([comm = comm.get()] {
     while (comm->unfinished() > 0 && !comm->control.aborted()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -128,6 +146,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  if (const ncclResult_t ready = comm->EnsureReady(); ready != ncclSuccess) return ready;
   comm->WaitForGraphs();
   Remove(handle);
   return ncclSuccess;
@@ -136,10 +155,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
-  if (InGroup()) {  // the library's answer is undefined
-    std::fprintf(stderr, "ncclCommAbort inside an open group\n");
-    std::abort();
-  }
+  RequireNoGroup("ncclCommAbort");
   comm->Abort();
   Remove(handle);
   return ncclSuccess;
@@ -148,14 +164,16 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
 ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* result, ncclConfig_t*) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  RequireNoGroup("ncclCommSplit");
+  if (const ncclResult_t ready = comm->EnsureReady(); ready != ncclSuccess) return ready;
   *result = nullptr;
   const int number = comm->splits++;
-  return comm->Apart([comm = comm.get(), color, key, result, number]() -> ncclResult_t {
+  const ncclResult_t code = comm->Apart([comm = comm.get(), color, key, result, number]() -> ncclResult_t {
     const Member own{color, key, comm->rank};
-    std::vector<Member> all(comm->size);
-    if (comm->control.AllGather(&own, sizeof own, all.data(), 0x5B) != Outcome::kDone)
-      return comm->Fail(ncclRemoteError, "a rank left while splitting");
-    if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+    std::vector<Member> all(comm->size, own);
+    const bool met = comm->control.AllGather(&own, sizeof own, all.data(), 0x5B) == Outcome::kDone;
+    const auto missed = [&] { return comm->Fail(ncclRemoteError, "a rank left while splitting"); };
+    if (color == NCCL_SPLIT_NOCOLOR) return met ? ncclSuccess : missed();
     std::erase_if(all, [&](const Member& member) { return member.color != color; });
     std::stable_sort(all.begin(), all.end(), [](const Member& a, const Member& b) { return a.key < b.key; });
     int rank = 0;
@@ -163,10 +181,14 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* re
     const auto made =
         std::make_shared<ncclComm>(comm->name + "/" + std::to_string(number) + "." + std::to_string(color), rank,
                                    static_cast<int>(all.size()), comm->device, comm->blocking);
-    *result = Add(made);
-    const ncclResult_t code = made->Apart([made = made.get()] { return made->Join(); });
-    return code == ncclInProgress ? ncclSuccess : code;
+    comm->Raise(made);
+    const ncclResult_t joined = met ? made->Join() : missed();
+    comm->Raise(nullptr);
+    made->End(joined);
+    __atomic_store_n(result, Add(made), __ATOMIC_RELEASE);
+    return joined;
   });
+  return code == ncclInProgress ? ncclSuccess : code;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
@@ -177,6 +199,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
 ncclResult_t ncclCommCount(const ncclComm_t handle, int* count) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  if (const ncclResult_t ready = comm->EnsureReady(); ready != ncclSuccess) return ready;
   *count = comm->size;
   return ncclSuccess;
 }
@@ -184,6 +207,7 @@ ncclResult_t ncclCommCount(const ncclComm_t handle, int* count) {
 ncclResult_t ncclCommUserRank(const ncclComm_t handle, int* rank) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  if (const ncclResult_t ready = comm->EnsureReady(); ready != ncclSuccess) return ready;
   *rank = comm->rank;
   return ncclSuccess;
 }
@@ -191,6 +215,7 @@ ncclResult_t ncclCommUserRank(const ncclComm_t handle, int* rank) {
 ncclResult_t ncclCommCuDevice(const ncclComm_t handle, int* device) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  if (const ncclResult_t ready = comm->EnsureReady(); ready != ncclSuccess) return ready;
   *device = comm->device;
   return ncclSuccess;
 }
@@ -208,13 +233,12 @@ ncclResult_t ncclMemAlloc(void** address, size_t bytes) {
 ncclResult_t ncclMemFree(void* address) {
   {
     std::lock_guard lock(TheMemory().mutex);
-    const auto window = TheMemory().windows.find(address);
-    if (window != TheMemory().windows.end()) {
-      if (Find(window->second) != nullptr) {  // the library would go on to use what was freed
-        std::fprintf(stderr, "ncclMemFree: a communicator that lives has registered this memory\n");
-        std::abort();
-      }
-      TheMemory().windows.erase(window);
+    for (auto* const known : {&TheMemory().windows, &TheMemory().registrations}) {
+      const auto found = known->find(address);
+      if (found == known->end()) continue;
+      if (Find(found->second) != nullptr)  // the library would go on to use what was freed
+        Die("ncclMemFree: a communicator that lives has registered this memory");
+      known->erase(found);
     }
     if (TheMemory().blocks.erase(static_cast<const char*>(address)) == 0)
       return FailWithout(ncclInvalidArgument, "ncclMemFree: not memory of ncclMemAlloc");
@@ -222,18 +246,28 @@ ncclResult_t ncclMemFree(void* address) {
   return cudaFree(address) == cudaSuccess ? ncclSuccess : FailWithout(ncclUnhandledCudaError, "Cuda failure");
 }
 
-ncclResult_t ncclCommRegister(const ncclComm_t handle, void*, size_t, void** registration) {
-  if (Find(handle) == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
-  *registration = new Registration{handle};
+// Local, and done when it returns.
+ncclResult_t ncclCommRegister(const ncclComm_t handle, void* address, size_t, void** registration) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  RequireSettled(*comm, "ncclCommRegister");
+  *registration = new Registration{handle, address};
+  std::lock_guard lock(TheMemory().mutex);
+  TheMemory().registrations[address] = handle;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t handle, void* registration) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
-  if (static_cast<Registration*>(registration)->comm != handle)
-    return comm->Fail(ncclInvalidArgument, "the registration belongs to another communicator");
-  delete static_cast<Registration*>(registration);
+  RequireSettled(*comm, "ncclCommDeregister");
+  const auto* const known = static_cast<Registration*>(registration);
+  if (known->comm != handle) return comm->Fail(ncclInvalidArgument, "the registration belongs to another communicator");
+  {
+    std::lock_guard lock(TheMemory().mutex);
+    TheMemory().registrations.erase(known->address);
+  }
+  delete known;
   return ncclSuccess;
 }
 
@@ -241,12 +275,16 @@ ncclResult_t ncclCommDeregister(const ncclComm_t handle, void* registration) {
 ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* address, size_t bytes, ncclWindow_t* window, int) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  static const bool has_windows = doubles::NumberFrom("NCCL_DOUBLE_WINDOWS", 1, 0, 1) != 0;
+  RequireNoGroup("ncclCommWindowRegister");
   *window = nullptr;
+  if (!has_windows) return ncclSuccess;
+  if (const ncclResult_t ready = comm->EnsureReady(); ready != ncclSuccess) return ready;
   if (Strikes("window")) return FailWithout(ncclInvalidUsage, "symmetric memory is not supported here");
-  if (Strikes("ruin"))
-    return comm->Apart([comm = comm.get()] { return comm->Fail(ncclSystemError, "mapping the window failed"); });
   if (!IsOwned(address, bytes)) return comm->Fail(ncclInvalidArgument, "the window is not memory of ncclMemAlloc");
-  return comm->Apart([comm = comm.get(), address, bytes, window]() -> ncclResult_t {
+  const bool ruins = Strikes("ruin");
+  const ncclResult_t code = comm->Apart([comm = comm.get(), address, bytes, window, ruins]() -> ncclResult_t {
+    if (ruins) return comm->Fail(ncclSystemError, "mapping the window failed");
     const ncclResult_t agreed = Agree(*comm, bytes);
     if (agreed != ncclSuccess) return agreed;
     *window = new ncclWindow_vidmem{address};
@@ -254,16 +292,27 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* address, size_t byt
     TheMemory().windows[address] = comm;
     return ncclSuccess;
   });
+  return code == ncclInProgress && Version() >= NCCL_VERSION(2, 28, 0) ? ncclSuccess : code;
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
-  if (Find(handle) == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  RequireSettled(*comm, "ncclCommWindowDeregister");
+  if (Strikes("release")) return FailWithout(ncclUnhandledCudaError, "unmapping the window failed");
   {
     std::lock_guard lock(TheMemory().mutex);
     TheMemory().windows.erase(window->address);
   }
   delete window;
   return ncclSuccess;
+}
+
+int ncclDoubleCount(const char* what) {
+  const std::string name = what;
+  if (name == "communicators") return CountAlive();
+  std::lock_guard lock(TheMemory().mutex);
+  return static_cast<int>((name == "windows" ? TheMemory().windows : TheMemory().registrations).size());
 }
 
 }  // extern "C"
