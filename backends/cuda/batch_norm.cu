@@ -1,7 +1,6 @@
 // batch_norm over all axes but the last (Ioffe and Szegedy, 2015): training, inference and the gradient, with the ReLU
 // and the residual that the graph fuses into it. Statistics are taken per column in parts of the rows, each with the
-// mean of its own rows, and joined in order by Chan's formula (Chan et al., "Updating formulae and a pairwise algorithm
-// for computing sample variances", 1979).
+// mean of its own rows, and joined in a fixed order.
 #include <cmath>
 
 #include "backends/cuda/activation.cuh"
@@ -17,6 +16,7 @@ __global__ void MomentsKernel(ColumnParts p, View x, float* partials) {
   const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
   float sum[N] = {}, squares[N] = {};
+#pragma unroll 4
   for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += blockDim.y) {
     float v[N];
     Load<N>(x, row * p.columns + column, v);
@@ -29,6 +29,7 @@ __global__ void MomentsKernel(ColumnParts p, View x, float* partials) {
     for (int k = 0; k < N; ++k) mean_of[threadIdx.x + blockDim.x * k] = sum[k] / static_cast<float>(last - first);
   }
   __syncthreads();
+#pragma unroll 4
   for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += blockDim.y) {
     float v[N];
     Load<N>(x, row * p.columns + column, v);
@@ -51,44 +52,32 @@ struct RunningStatistics {
   View mean, variance, next_mean, next_variance;
 };
 
-// Of `count` rows: their mean, and Σ (x − mean)².
-struct Moments {
-  float count = 0, mean = 0, squares = 0;
-  __device__ __forceinline__ void Join(Moments other) {
-    const float both = count + other.count, off = other.mean - mean;
-    if (other.count == 0) return;
-    mean += off * other.count / both;
-    squares += other.squares + off * off * count * other.count / both;
-    count = both;
-  }
-};
-
-// Each lane joins every kLanes-th part, the threads of lane 0 the lanes.
+// A warp joins the parts of a column: the mean of all rows, then Σ (x − mean)² of each part, moved to that mean.
 __global__ void JoinMomentsKernel(ColumnParts p, const float* partials, float eps, float momentum, View mean, View rstd,
                                   RunningStatistics running) {
-  __shared__ float of_lane[3][kLanes][kWarp];
-  const int64_t column = blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x;
-  Moments joined;
-  if (column < p.columns) {
+  const int64_t column = blockIdx.x * static_cast<int64_t>(kLanes) + threadIdx.y;
+  if (column >= p.columns) return;
+  const auto rows_of = [&](int part) {
+    const int64_t first = part * p.rows_per_part;
+    return static_cast<float>(Least(p.rows, first + p.rows_per_part) - first);
+  };
+  const auto count = static_cast<float>(p.rows);
+  float sum = 0, squares = 0;
 #pragma unroll 4
-    for (int part = threadIdx.y; part < p.parts; part += kLanes) {
-      const int64_t first = part * p.rows_per_part;
-      joined.Join({static_cast<float>(Least(p.rows, first + p.rows_per_part) - first),
-                   partials[part * p.columns + column], partials[(p.parts + part) * p.columns + column]});
-    }
+  for (int part = threadIdx.x; part < p.parts; part += kWarp)
+    sum += rows_of(part) * partials[part * p.columns + column];
+  const float joined = WarpReduce(sum, Plus()) / count;
+#pragma unroll 4
+  for (int part = threadIdx.x; part < p.parts; part += kWarp) {
+    const float off = partials[part * p.columns + column] - joined;
+    squares += partials[(p.parts + part) * p.columns + column] + rows_of(part) * off * off;
   }
-  of_lane[0][threadIdx.y][threadIdx.x] = joined.count;
-  of_lane[1][threadIdx.y][threadIdx.x] = joined.mean;
-  of_lane[2][threadIdx.y][threadIdx.x] = joined.squares;
-  __syncthreads();
-  if (column >= p.columns || threadIdx.y != 0) return;
-  for (int lane = 1; lane < kLanes; ++lane)
-    joined.Join({of_lane[0][lane][threadIdx.x], of_lane[1][lane][threadIdx.x], of_lane[2][lane][threadIdx.x]});
-  const float squares = joined.squares, count = joined.count;
+  squares = WarpReduce(squares, Plus());
+  if (threadIdx.x != 0) return;
   const float unbiased = count > 1 ? squares / (count - 1) : squares;
-  StoreOne(mean, column, joined.mean);
+  StoreOne(mean, column, joined);
   StoreOne(rstd, column, 1 / sqrtf(squares / count + eps));
-  StoreOne(running.next_mean, column, (1 - momentum) * LoadOne(running.mean, column) + momentum * joined.mean);
+  StoreOne(running.next_mean, column, (1 - momentum) * LoadOne(running.mean, column) + momentum * joined);
   StoreOne(running.next_variance, column, (1 - momentum) * LoadOne(running.variance, column) + momentum * unbiased);
 }
 
@@ -96,26 +85,42 @@ struct NormalizeOperands {
   View x, gamma, beta, mean, spread, residual, y;  // spread: rstd, or the variance at inference; residual may be absent
 };
 
+// Rows of a block in the kernels below, whose threads each keep what belongs to their columns.
+int64_t RowsPerBlock(const ColumnParts& p) {
+  constexpr int64_t kRowsPerThread = 8, kMostBlocks = 65535;
+  return Largest(p.Block().y * kRowsPerThread, CeilDivide(p.rows, kMostBlocks));
+}
+dim3 RowGrid(const ColumnParts& p) {
+  return dim3(p.Grid().x, static_cast<unsigned>(CeilDivide(p.rows, RowsPerBlock(p))));
+}
+
 // y = act((x − mean)·rstd·gamma + beta + residual)
 template <int N>
-__global__ void NormalizeKernel(int64_t elements, int64_t c, bool spread_is_variance, sy_batch_norm_attributes a,
-                                NormalizeOperands p) {
-  const int64_t i = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N, column = i % c;
-  if (i >= elements) return;
-  float v[N], g[N], b[N], m[N], s[N], r[N] = {};
-  Load<N>(p.x, i, v);
+__global__ void NormalizeKernel(ColumnParts shape, int64_t rows_per_block, bool spread_is_variance,
+                                sy_batch_norm_attributes a, NormalizeOperands p) {
+  const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
+  if (column >= shape.columns) return;
+  float scale[N], g[N], b[N], m[N];
   Load<N>(p.gamma, column, g);
   Load<N>(p.beta, column, b);
   Load<N>(p.mean, column, m);
-  Load<N>(p.spread, column, s);
-  if (p.residual) Load<N>(p.residual, i, r);
+  Load<N>(p.spread, column, scale);
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    const float rstd = spread_is_variance ? 1 / sqrtf(s[k] + a.eps) : s[k];
-    const float t = (v[k] - m[k]) * rstd * g[k] + b[k] + r[k];
-    v[k] = a.activation == SY_ACTIVATION_RELU ? Relu(t) : t;
+  for (int k = 0; k < N; ++k) scale[k] = (spread_is_variance ? 1 / sqrtf(scale[k] + a.eps) : scale[k]) * g[k];
+  const int64_t first = blockIdx.y * rows_per_block, last = Least(shape.rows, first + rows_per_block);
+#pragma unroll 2
+  for (int64_t row = first + threadIdx.y; row < last; row += blockDim.y) {
+    const int64_t i = row * shape.columns + column;
+    float v[N], r[N] = {};
+    Load<N>(p.x, i, v);
+    if (p.residual) Load<N>(p.residual, i, r);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float t = (v[k] - m[k]) * scale[k] + b[k] + r[k];
+      v[k] = a.activation == SY_ACTIVATION_RELU ? Relu(t) : t;
+    }
+    Store<N>(p.y, i, v);
   }
-  Store<N>(p.y, i, v);
 }
 
 template <int N>
@@ -142,33 +147,40 @@ struct GradientOperands {
 
 // dx = rstd·gamma·(g − Σg/n − x̂·Σ(g·x̂)/n), dresidual = g, where g is dy behind the activation
 template <int N>
-__global__ void BatchNormBackwardKernel(ColumnParts shape, GradientOperands p) {
-  const int64_t i = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N, column = i % shape.columns;
-  if (i >= shape.rows * shape.columns) return;
-  float v[N], d[N], g[N], m[N], s[N], with_x[N], plain[N];
-  Load<N>(p.x, i, v);
-  LoadPassed<N>(p.dy, p.y, i, d);
-  Load<N>(p.gamma, column, g);
+__global__ void BatchNormBackwardKernel(ColumnParts shape, int64_t rows_per_block, GradientOperands p) {
+  const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
+  if (column >= shape.columns) return;
+  float scale[N], m[N], s[N], with_x[N], plain[N];
+  Load<N>(p.gamma, column, scale);
   Load<N>(p.mean, column, m);
   Load<N>(p.rstd, column, s);
   Load<N>(p.sums_x, column, with_x);
   Load<N>(p.sums, column, plain);
   const float share = 1 / static_cast<float>(shape.rows);
 #pragma unroll
-  for (int k = 0; k < N; ++k) v[k] = s[k] * g[k] * (d[k] - plain[k] * share - (v[k] - m[k]) * s[k] * with_x[k] * share);
-  Store<N>(p.dx, i, v);
-  if (p.dresidual) Store<N>(p.dresidual, i, d);
-}
-
-// One thread for every N elements.
-dim3 ElementGrid(int64_t elements, bool packs) {
-  return dim3(static_cast<unsigned>(CeilDivide(elements, int64_t{kTeamBlock} * (packs ? kPack : 1))));
+  for (int k = 0; k < N; ++k) {
+    scale[k] *= s[k];
+    with_x[k] *= s[k] * share;
+    plain[k] *= share;
+  }
+  const int64_t first = blockIdx.y * rows_per_block, last = Least(shape.rows, first + rows_per_block);
+#pragma unroll 2
+  for (int64_t row = first + threadIdx.y; row < last; row += blockDim.y) {
+    const int64_t i = row * shape.columns + column;
+    float v[N], d[N];
+    Load<N>(p.x, i, v);
+    LoadPassed<N>(p.dy, p.y, i, d);
+#pragma unroll
+    for (int k = 0; k < N; ++k) v[k] = scale[k] * (d[k] - plain[k] - (v[k] - m[k]) * with_x[k]);
+    Store<N>(p.dx, i, v);
+    if (p.dresidual) Store<N>(p.dresidual, i, d);
+  }
 }
 
 struct BatchNormShape {
-  int64_t c, elements;
+  int64_t c;
   ColumnParts parts;
-  explicit BatchNormShape(const sy_tensor& x) : c(x.dims[x.rank - 1]), elements(Elements(x)), parts(elements / c, c) {}
+  explicit BatchNormShape(const sy_tensor& x) : c(x.dims[x.rank - 1]), parts(Elements(x) / c, c) {}
 };
 
 struct BatchNorm : Kernel, BatchNormShape {
@@ -183,13 +195,13 @@ struct BatchNorm : Kernel, BatchNormShape {
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     SY_LAUNCH_PACKED(error, Packs(c), MomentsKernel, parts.Grid(), parts.Block(), 0, context.stream, parts,
                      In(b, 0), b.Workspace<float>());
-    SY_CUDA(error, Launch(JoinMomentsKernel, parts.JoinGrid(), dim3(kWarp, kLanes), 0, context.stream, parts,
+    SY_CUDA(error, Launch(JoinMomentsKernel, dim3(static_cast<unsigned>(CeilDivide(c, kLanes))), dim3(kWarp, kLanes), 0, context.stream, parts,
                           b.Workspace<float>(), attributes.eps, attributes.momentum, Out(b, 1), Out(b, 2),
                           RunningStatistics{In(b, 3), In(b, 4), Out(b, 3), Out(b, 4)}));
     const NormalizeOperands p = {
         In(b, 0), In(b, 1), In(b, 2), Out(b, 1), Out(b, 2), attributes.residual ? In(b, 5) : View{}, Out(b, 0)};
-    SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
-                     context.stream, elements, c, false, attributes, p);
+    SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, RowGrid(parts), parts.Block(), 0, context.stream, parts,
+                     RowsPerBlock(parts), false, attributes, p);
     return SY_OK;
   }
   const sy_batch_norm_attributes attributes;
@@ -203,8 +215,8 @@ struct BatchNormInference : Kernel, BatchNormShape {
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const NormalizeOperands p = {
         In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), attributes.residual ? In(b, 5) : View{}, Out(b, 0)};
-    SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
-                     context.stream, elements, c, true, attributes, p);
+    SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, RowGrid(parts), parts.Block(), 0, context.stream, parts,
+                     RowsPerBlock(parts), true, attributes, p);
     return SY_OK;
   }
   const sy_batch_norm_attributes attributes;
@@ -226,8 +238,8 @@ struct BatchNormBackward : Kernel, BatchNormShape {
                           b.Workspace<float>(), Out(b, 1), Out(b, 2), sums_x, sums));
     const GradientOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3),  In(b, 4),
                                 y,        sums_x,   sums,     Out(b, 0), attributes.residual ? Out(b, 3) : View{}};
-    SY_LAUNCH_PACKED(error, Packs(c), BatchNormBackwardKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
-                     context.stream, parts, p);
+    SY_LAUNCH_PACKED(error, Packs(c), BatchNormBackwardKernel, RowGrid(parts), parts.Block(), 0, context.stream, parts,
+                     RowsPerBlock(parts), p);
     return SY_OK;
   }
   const sy_batch_norm_attributes attributes;

@@ -11,21 +11,14 @@ namespace switchyard {
 
 constexpr int kLanes = 8;  // rows that a block of 32 × 8 threads reads at once
 
-// Threads that share `columns` of a row, a power of two from 8 to 32; the rest of a block's are lanes, which read other
-// rows.
-inline int ColumnWidth(int64_t columns) {
-  int width = kWarp;
-  while (width > 8 && width / 2 >= columns) width /= 2;
-  return width;
-}
-
 struct ColumnParts {
   static constexpr int64_t kMostParts = 512, kEnoughBlocks = 1024;
   int64_t rows, columns, rows_per_part;
-  int parts, width;
+  int parts;
+  int width = kWarp;  // threads of a block that share a row, 8 to 32; the rest are lanes, which read other rows
 
   ColumnParts(int64_t row_count, int64_t column_count) : rows(row_count), columns(column_count) {
-    width = ColumnWidth(Packed());
+    while (width > 8 && width / 2 >= Packed()) width /= 2;
     const int64_t wanted = Least(kMostParts, CeilDivide(kEnoughBlocks, CeilDivide(Packed(), int64_t{width})));
     rows_per_part = Largest<int64_t>(64, CeilDivide(rows, wanted));
     parts = static_cast<int>(CeilDivide(rows, rows_per_part));
@@ -36,7 +29,7 @@ struct ColumnParts {
   dim3 Grid() const {
     return dim3(static_cast<unsigned>(CeilDivide(Packed(), int64_t{width})), static_cast<unsigned>(parts));
   }
-  // Of the kernel that joins parts: kWarp columns of a block, whose lanes take every kLanes-th part.
+  // Of AddParts.
   dim3 JoinGrid() const { return dim3(static_cast<unsigned>(CeilDivide(columns, int64_t{kWarp}))); }
 
  private:
@@ -81,6 +74,7 @@ __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, V
       Load<N>(mean, column, m);
       Load<N>(rstd, column, s);
     }
+#pragma unroll 2
     for (int64_t row = first + threadIdx.y; row < last; row += blockDim.y) {
       float v[N], g[N];
       Load<N>(x, row * p.columns + column, v);
@@ -104,8 +98,8 @@ __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, V
   }
 }
 
-// Σ dy·x̂ and Σ dy of the column of this thread from their partial sums, for the threads of lane 0. Blocks of kWarp ×
-// kLanes threads, ColumnParts::JoinGrid of them.
+// Σ dy·x̂ and Σ dy of the column of this thread from their partial sums, for the threads of lane 0; each lane adds every
+// kLanes-th part. Blocks of kWarp × kLanes threads, ColumnParts::JoinGrid of them.
 __device__ __forceinline__ void AddParts(ColumnParts p, const float* partials, float* with_x, float* plain) {
   const int64_t column = blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x;
   float sum[2] = {};

@@ -1,6 +1,6 @@
 // gather rows of a table, and its gradient scatter_add. Both clamp an index to the table. scatter_add needs no atomics:
-// a block owns a row of the table, its lanes look through all indices, every one at some of them in their order, and
-// add what belongs to the row; then the lanes' sums are added in order.
+// a block owns a row of the table, its warps look through all indices, each at some of them, and add what belongs to the
+// row in the order of the indices; then the warps' sums are added in order.
 #include "backends/cuda/column_sums.cuh"
 #include "backends/cuda/element.cuh"
 #include "backends/cuda/views.h"
@@ -21,15 +21,16 @@ __global__ void GatherKernel(const Unit* table, const int32_t* indices, int64_t 
   y[at] = table[Clamp(indices[at / width], rows) * width + at % width];
 }
 
-// blockIdx.x: the row; blockIdx.y: which blockDim.x of its elements.
+// blockIdx.x: the row; blockIdx.y: which kWarp of its elements.
 __global__ void ScatterAddKernel(const int32_t* indices, int64_t count, View updates, int64_t rows, int64_t width,
                                  bool accumulate, View table) {
-  const int64_t row = blockIdx.x, column = blockIdx.y * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  const int64_t row = blockIdx.x, column = blockIdx.y * static_cast<int64_t>(kWarp) + threadIdx.x;
   float sum[1] = {};
-  if (column < width) {
-#pragma unroll 4
-    for (int64_t i = threadIdx.y; i < count; i += blockDim.y) {
-      if (Clamp(indices[i], rows) == row) sum[0] += LoadOne(updates, i * width + column);
+  for (int64_t chunk = 0; chunk < count; chunk += kWarp * kLanes) {
+    const int64_t first = chunk + threadIdx.y * kWarp, i = first + threadIdx.x;
+    unsigned here = __ballot_sync(~0u, i < count && Clamp(indices[i], rows) == row);
+    for (; here != 0; here &= here - 1) {
+      if (column < width) sum[0] += LoadOne(updates, (first + __ffs(static_cast<int>(here)) - 1) * width + column);
     }
   }
   AddLanes<1>(sum);
@@ -68,10 +69,8 @@ struct ScatterAdd : Kernel {
   explicit ScatterAdd(const Request& r)
       : Kernel(r), rows(outputs[0].dims[0]), width(Elements(outputs[0]) / rows), count(Elements(inputs[0])) {}
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    const int across = ColumnWidth(width);
-    const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(CeilDivide(width, across)));
-    const dim3 block(static_cast<unsigned>(across), static_cast<unsigned>(kWarp * kLanes / across));
-    SY_CUDA(error, Launch(ScatterAddKernel, grid, block, 0, context.stream, b.Input<int32_t>(0), count,
+    const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(CeilDivide(width, kWarp)));
+    SY_CUDA(error, Launch(ScatterAddKernel, grid, dim3(kWarp, kLanes), 0, context.stream, b.Input<int32_t>(0), count,
                           In(b, 1), rows, width, accumulate[0] != 0, Out(b, 0)));
     return SY_OK;
   }

@@ -1,5 +1,6 @@
 // Maximum and average pooling, channels last. A thread has neighbouring channels of one position. The gradient is
-// gathered: every element of dx looks at the windows that cover it, so that nothing is added to by two threads.
+// gathered: every element of dx looks at the windows that cover it, so that nothing is added to by two threads; which
+// element of a window is its maximum is found once, before.
 #include <cmath>
 
 #include "backends/cuda/windows.cuh"
@@ -22,7 +23,13 @@ __device__ __forceinline__ Range Inside(int32_t o, int32_t stride, int32_t befor
   return {Largest(start, 0), Least(start + kernel, in)};
 }
 
-// Visits the elements of window (d, h, w) in row-major order: f(index into x of its first channel).
+__device__ __forceinline__ int32_t NumberIn(const PoolShape& s, const Triple& window, const Triple& at) {
+  const int32_t d = at.d - (window.d * s.stride.d - s.before.d), h = at.h - (window.h * s.stride.h - s.before.h);
+  return (d * s.kernel.h + h) * s.kernel.w + at.w - (window.w * s.stride.w - s.before.w);
+}
+
+// Visits the elements of window (d, h, w) in row-major order: f(index into x of its first channel, its number in the
+// window, elements outside of the image counted).
 template <typename F>
 __device__ __forceinline__ int ForWindow(const PoolShape& s, const Place& place, const Triple& o, F f) {
   const Range d = Inside(o.d, s.stride.d, s.before.d, s.kernel.d, s.in.d);
@@ -30,7 +37,8 @@ __device__ __forceinline__ int ForWindow(const PoolShape& s, const Place& place,
   const Range w = Inside(o.w, s.stride.w, s.before.w, s.kernel.w, s.in.w);
   for (int32_t i = d.first; i < d.last; ++i) {
     for (int32_t j = h.first; j < h.last; ++j) {
-      for (int32_t k = w.first; k < w.last; ++k) f(IndexOf(place.image, i, j, k, place.channel, s.in, s.channels));
+      for (int32_t k = w.first; k < w.last; ++k)
+        f(IndexOf(place.image, i, j, k, place.channel, s.in, s.channels), NumberIn(s, o, {i, j, k}));
     }
   }
   return (d.last - d.first) * (h.last - h.first) * (w.last - w.first);
@@ -44,7 +52,7 @@ __global__ void PoolKernel(PoolShape s, int64_t elements, View x, View y) {
   float result[N];
 #pragma unroll
   for (int k = 0; k < N; ++k) result[k] = s.average ? 0 : -INFINITY;
-  const int inside = ForWindow(s, place, place.at, [&](int64_t from) {
+  const int inside = ForWindow(s, place, place.at, [&](int64_t from, int32_t) {
     float v[N];
     Load<N>(x, from, v);
 #pragma unroll
@@ -63,8 +71,38 @@ __device__ __forceinline__ Range Covering(int32_t i, int32_t stride, int32_t bef
   return {reach < 0 ? 0 : reach / stride + 1, Least((i + before) / stride + 1, out)};
 }
 
+// Numbers of elements of windows, one for each channel: N neighbouring ones are moved at once.
 template <int N>
-__global__ void PoolBackwardKernel(PoolShape s, int64_t elements, View x, View dy, View dx) {
+struct alignas(N) Numbers {
+  uint8_t of[N];
+};
+
+// The number of each window's first maximum, or of its first element that is no number, by channels.
+template <int N>
+__global__ void PoolMaximumKernel(PoolShape s, int64_t elements, View x, Numbers<N>* maximum) {
+  const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
+  if (at >= elements) return;
+  const Place place = PlaceOf(at, s.out, s.channels);
+  float best[N];
+  Numbers<N> found;
+  bool any = false;
+  ForWindow(s, place, place.at, [&](int64_t from, int32_t number) {
+    float v[N];
+    Load<N>(x, from, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (any && !(v[k] > best[k] || (v[k] != v[k] && best[k] == best[k]))) continue;
+      best[k] = v[k];
+      found.of[k] = static_cast<uint8_t>(number);
+    }
+    any = true;
+  });
+  maximum[at / N] = found;
+}
+
+// `maximum`: where the maximum takes the gradient; null for the average.
+template <int N>
+__global__ void PoolBackwardKernel(PoolShape s, int64_t elements, const Numbers<N>* maximum, View dy, View dx) {
   const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
   if (at >= elements) return;
   const Place place = PlaceOf(at, s.in, s.channels);
@@ -75,25 +113,20 @@ __global__ void PoolBackwardKernel(PoolShape s, int64_t elements, View x, View d
   for (int32_t i = d.first; i < d.last; ++i) {
     for (int32_t j = h.first; j < h.last; ++j) {
       for (int32_t l = w.first; l < w.last; ++l) {
-        float g[N], best[N];
-        int64_t first[N];
+        const int64_t window = IndexOf(place.image, i, j, l, place.channel, s.out, s.channels);
+        float g[N];
+        Load<N>(dy, window, g);
+        if (maximum) {
+          const Numbers<N> found = maximum[window / N];
+          const int32_t number = NumberIn(s, {i, j, l}, place.at);
 #pragma unroll
-        for (int k = 0; k < N; ++k) first[k] = -1;
-        Load<N>(dy, IndexOf(place.image, i, j, l, place.channel, s.out, s.channels), g);
-        const int inside = ForWindow(s, place, {i, j, l}, [&](int64_t from) {
-          if (s.average) return;
-          float v[N];
-          Load<N>(x, from, v);
+          for (int k = 0; k < N; ++k) sum[k] += found.of[k] == number ? g[k] : 0;
+        } else {
+          const int inside = ForWindow(s, place, {i, j, l}, [](int64_t, int32_t) {});
+          const float share = 1 / static_cast<float>(s.count_include_pad ? s.kernel.Count() : inside);
 #pragma unroll
-          for (int k = 0; k < N; ++k) {  // the first maximum takes the gradient, or the first that is no number
-            if (first[k] >= 0 && !(v[k] > best[k] || (v[k] != v[k] && best[k] == best[k]))) continue;
-            best[k] = v[k];
-            first[k] = from;
-          }
-        });
-        const float share = 1 / static_cast<float>(s.count_include_pad ? s.kernel.Count() : inside);
-#pragma unroll
-        for (int k = 0; k < N; ++k) sum[k] += s.average ? g[k] * share : first[k] == at ? g[k] : 0;
+          for (int k = 0; k < N; ++k) sum[k] += g[k] * share;
+        }
       }
     }
   }
@@ -112,7 +145,10 @@ struct PoolBase : Kernel {
              a.average != 0,
              a.count_include_pad != 0};
     packs = Packs(shape.channels);
-    grid = dim3(static_cast<unsigned>(CeilDivide(elements, int64_t{kThreads} * (packs ? kPack : 1))));
+    grid = GridOf(elements);
+  }
+  dim3 GridOf(int64_t count) const {
+    return dim3(static_cast<unsigned>(CeilDivide(count, int64_t{kThreads} * (packs ? kPack : 1))));
   }
   PoolShape shape;
   const int64_t elements;
@@ -130,12 +166,23 @@ struct Pool : PoolBase {
 };
 
 struct PoolBackward : PoolBase {
-  explicit PoolBackward(const Request& r) : PoolBase(r, r.inputs[0], r.inputs[1]) {}
-  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    SY_LAUNCH_PACKED(error, packs, PoolBackwardKernel, grid, dim3(kThreads), 0, context.stream, shape, elements,
-                     In(b, 0), In(b, 1), Out(b, 0));
+  explicit PoolBackward(const Request& r) : PoolBase(r, r.inputs[0], r.inputs[1]), windows(Elements(inputs[1])) {
+    if (!shape.average) workspace_bytes = static_cast<uint64_t>(windows);
+  }
+  template <int N>
+  sy_status RunIn(const Bound& b, const LaunchContext& context, sy_error* error) const {
+    auto* const maximum = shape.average ? nullptr : b.Workspace<Numbers<N>>();
+    if (maximum != nullptr)
+      SY_CUDA(error, Launch(PoolMaximumKernel<N>, GridOf(windows), dim3(kThreads), 0, context.stream, shape, windows,
+                            In(b, 0), maximum));
+    SY_CUDA(error, Launch(PoolBackwardKernel<N>, grid, dim3(kThreads), 0, context.stream, shape, elements,
+                          static_cast<const Numbers<N>*>(maximum), In(b, 1), Out(b, 0)));
     return SY_OK;
   }
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    return packs ? RunIn<kPack>(b, context, error) : RunIn<1>(b, context, error);
+  }
+  const int64_t windows;  // elements of dy
 };
 
 // Windows as ops.h sizes them, each with at least one element inside of the image.
@@ -166,6 +213,9 @@ KernelPointer PreparePoolBackward(const Request& r) {
   if (!r.HasCounts(2, 2, 1) || !CheckWindows(r, r.inputs[0], r.inputs[1]) || !r.RequireFloat(r.outputs[0], "dx") ||
       !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dx"))
     return nullptr;
+  const auto a = r.Attributes<sy_pool_attributes>();
+  if (!a.average && TripleOf(a.kernel, a.spatial_rank, 1).Count() > 256)
+    return SY_REFUSE(r, "%s: the maximum of more than 256 elements", r.op);
   return std::make_unique<PoolBackward>(r);
 }
 

@@ -102,7 +102,7 @@ std::vector<Recorded> All() {
   const auto resnet = [](const char* name) {
     return ModelOptions{.name = name, .image_size = 64, .classes = 10, .own = {{"stem", "imagenet"}}};
   };
-  return {{"resnet18_parity.safetensors", "images", resnet("resnet18")},
+  return {{"resnet18_parity.safetensors", "images_22", resnet("resnet18")},
           {"resnet50_parity.safetensors", "images_18", resnet("resnet50")},
           {"deeplab_parity.safetensors",
            "images_5",

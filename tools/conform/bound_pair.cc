@@ -40,11 +40,11 @@ StatusOr<BoundKernel> Bind(Device& device, const Kernel& kernel, const Buffer& i
 
 }  // namespace
 
-StatusOr<std::unique_ptr<BoundPair>> BoundPair::Make(Device& device, const char* tag) {
+StatusOr<std::unique_ptr<BoundPair>> BoundPair::Make(Device& device, const char* tag, uint64_t bytes) {
   std::unique_ptr<BoundPair> pair(new BoundPair());
   pair->device_ = &device;
-  SY_ASSIGN_OR_RETURN(pair->value_, device.Allocate(sizeof(float)));
-  SY_ASSIGN_OR_RETURN(pair->between_, device.Allocate(sizeof(float)));
+  SY_ASSIGN_OR_RETURN(pair->value_, device.Allocate(bytes));
+  SY_ASSIGN_OR_RETURN(pair->between_, device.Allocate(bytes));
   SY_ASSIGN_OR_RETURN(pair->add_, PrepareWithConstant(device, SY_PW_ADD, 1, tag));
   SY_ASSIGN_OR_RETURN(pair->scale_, PrepareWithConstant(device, SY_PW_MUL, 2, tag));
   SY_ASSIGN_OR_RETURN(pair->bound_add_, Bind(device, pair->add_, pair->value_, pair->between_));

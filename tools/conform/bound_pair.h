@@ -11,7 +11,8 @@ namespace switchyard::conform {
 class BoundPair {
  public:
   // kUnimplemented where the device has no kernel for it.
-  static StatusOr<std::unique_ptr<BoundPair>> Make(Device& device, const char* tag);
+  // The buffers have `bytes`, of which the first number is used.
+  static StatusOr<std::unique_ptr<BoundPair>> Make(Device& device, const char* tag, uint64_t bytes = sizeof(float));
   ~BoundPair();  // waits for all work of the device
   BoundPair(const BoundPair&) = delete;
   BoundPair& operator=(const BoundPair&) = delete;

@@ -12,6 +12,7 @@ namespace switchyard::conform {
 
 class FailingStream {
  public:
+  // Before any stream waits: it frees memory, for which a device may wait until all its streams are idle.
   static StatusOr<std::unique_ptr<FailingStream>> Make(Device& device);
   // Queues a copy beyond the end of a buffer, or where the call notices that, a launch whose memory is gone.
   // kUnimplemented where the call notices both. Whether the work fails then only the stream can tell.
@@ -21,7 +22,7 @@ class FailingStream {
  private:
   explicit FailingStream(Device& device) : device_(device) {}
 
-  static constexpr uint64_t kBytes = 64;
+  static constexpr uint64_t kBytes = 64, kFreed = 32 << 20;  // so much that a device unmaps it
   Device& device_;
   Buffer buffer_;
   Stream stream_;

@@ -72,6 +72,13 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
   return switchyard::emulation::Shuffle(mask, value, from / width == self / width ? from : self);
 }
 
+// Of the whole warp.
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  unsigned bits = predicate ? 1u << switchyard::emulation::Lane() : 0;
+  for (int step = 16; step > 0; step /= 2) bits |= __shfl_xor_sync(mask, bits, step);
+  return bits;
+}
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>((uint64_t{a} * b) >> 32); }
 inline float __uint_as_float(uint32_t bits) {
   float value;
