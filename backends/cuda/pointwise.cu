@@ -1,8 +1,8 @@
 // pointwise: an interpreter. Prepare merges the axes that all operands run through alike, and turns the program into
 // steps (loads before their first use, the instructions, the stores at the end) whose results stay in a register for
 // the next step and go to a slot of shared memory only where a later step wants them. A thread runs all steps on eight
-// neighbouring elements, or on one where rows cannot be cut into eights. Every element is loaded before anything is
-// stored, so that an output may take the place of an input of its shape.
+// neighbouring elements, and on one at the end. Every element is loaded before anything is stored, so that an output may
+// take the place of an input of its shape.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,6 +36,8 @@ struct Operands {
   Divider extent[SY_MAX_RANK];  // outermost first
   View inputs[kMaxInputs];      // any dtype but f64 and i64
   int64_t strides[kMaxInputs][SY_MAX_RANK];
+  uint32_t dense;  // bit i: input i lies as the outputs do
+  bool in_eights;  // of the other inputs, rows of eights start where eights may be loaded
   View outputs[SY_PW_MAX_OUTPUTS];
 };
 
@@ -74,7 +76,22 @@ __device__ __forceinline__ bool IsFloatView(const View& x) { return x.dtype <= S
 template <int N>
 __device__ __forceinline__ void LoadInput(const Operands& p, int i, int64_t at, float (&v)[N]) {
   const View& x = p.inputs[i];
-  const int64_t offset = Offset(p, i, at), inner = p.strides[i][p.rank - 1];
+  if constexpr (N > 1) {
+    const bool dense = p.dense >> i & 1;
+    if (dense && x.dtype == SY_U8) {
+      const uint2 bytes = *reinterpret_cast<const uint2*>(x.data + at);
+#pragma unroll
+      for (int k = 0; k < N; ++k) v[k] = static_cast<float>((k < 4 ? bytes.x : bytes.y) >> 8 * (k % 4) & 255);
+      return;
+    }
+    if (!dense && !p.in_eights) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) v[k] = LoadAny(x, Offset(p, i, at + k));
+      return;
+    }
+  }
+  const bool runs_on = N > 1 && (p.dense >> i & 1);
+  const int64_t offset = runs_on ? at : Offset(p, i, at), inner = runs_on ? 1 : p.strides[i][p.rank - 1];
   if (N > 1 && inner == 1 && IsFloatView(x)) {
     Load<N>(x, offset, v);
     return;
@@ -366,11 +383,15 @@ class Pointwise : public Kernel {
   Pointwise(const Request& r, const sy_pointwise_attributes& attributes)
       : Kernel(r), total_(Elements(outputs[0])), compiled_(attributes, inputs.size(), accumulate) {
     MergeAxes();
-    // Rows of eights whose starts are aligned in every input.
-    const int64_t inner = extents_.back();
-    packs_ = extents_.size() == 1 || Packs(inner);
-    for (const auto& strides : strides_) {
-      for (size_t d = 0; d + 1 < strides.size(); ++d) packs_ = packs_ && (strides.back() != 1 || Packs(strides[d]));
+    in_eights_ = extents_.size() == 1 || Packs(extents_.back());
+    for (size_t i = 0; i < strides_.size(); ++i) {
+      const std::vector<int64_t>& strides = strides_[i];
+      bool dense = true;
+      int64_t step = 1;
+      for (size_t d = strides.size(); d-- > 0; step *= extents_[d]) dense = dense && strides[d] == step;
+      if (dense) dense_ |= uint32_t{1} << i;
+      for (size_t d = 0; d + 1 < strides.size(); ++d)
+        in_eights_ = in_eights_ && (dense || strides.back() != 1 || Packs(strides[d]));
     }
     const size_t bytes = static_cast<size_t>(compiled_.slot_count) * sizeof(float);
     while (threads_ > kWarp && bytes * kPack * threads_ > kSharedLimit) threads_ /= 2;
@@ -398,8 +419,10 @@ class Pointwise : public Kernel {
       p.inputs[i] = In(b, i);
       std::copy(strides_[i].begin(), strides_[i].end(), p.strides[i]);
     }
+    p.dense = dense_;
+    p.in_eights = in_eights_;
     for (size_t o = 0; o < outputs.size(); ++o) p.outputs[o] = Out(b, o);
-    const int64_t packed = packs_ ? total_ / kPack * kPack : 0;
+    const int64_t packed = total_ / kPack * kPack;
     if (packed > 0) SY_TRY(Elementwise<kPack>(PointwiseKernel<kPack>, p, 0, packed, context, error));
     if (packed < total_) SY_TRY(Elementwise<1>(PointwiseKernel<1>, p, packed, total_, context, error));
     return SY_OK;
@@ -451,7 +474,8 @@ class Pointwise : public Kernel {
   const Compiler compiled_;
   std::vector<int64_t> extents_;               // merged axes, outermost first
   std::vector<std::vector<int64_t>> strides_;  // of each input, elements; 0: broadcast
-  bool packs_ = false;
+  uint32_t dense_ = 0;
+  bool in_eights_ = false;
   size_t threads_ = 128;
 };
 

@@ -261,7 +261,11 @@ TEST_F(CudaOps, PointwiseInEightsWithATail) {
   Agree("pointwise", add, {{{9, 40}}, {{40}}}, {{{9, 40}}});
   Agree("pointwise", add, {{{9, 40}}, {{9, 1}}}, {{{9, 40}}});
   Agree("pointwise", add, {{{1, 8, 1, 16}}, {{3, 1, 5, 16}}}, {{{3, 8, 5, 16}}});
-  Agree("pointwise", add, {{{6, 12}}, {{12}}}, {{{6, 12}}});  // rows that are no eights
+  // Rows that are no eights: one operand lies as the result does, the other is read element by element.
+  Agree("pointwise", add, {{{6, 12}}, {{12}}}, {{{6, 12}}});
+  Agree("pointwise", add, {{{5, 7, 3}}, {{3}}}, {{{5, 7, 3}}});
+  Agree("pointwise", add, {{{5, 7, 3}}, {{5, 1, 3}}}, {{{5, 7, 3}}});
+  Agree("pointwise", add, {{{5, 1, 3}}, {{1, 7, 1}}}, {{{5, 7, 3}}});
   // Both operands twice, results that wait in slots, two outputs of which one is an input.
   Agree("pointwise",
         Program({{SY_PW_MUL, 0, 1, 0, 0},
