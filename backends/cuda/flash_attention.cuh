@@ -120,11 +120,12 @@ struct AttentionTerms {
 // its part one after another and writes its sums to the part's slot (H, T, T) f32 of the workspace; then the slots are
 // added in order.
 struct BatchParts {
+  static constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200, whichever GPU it is: the same order on each
   int64_t samples, parts, elements;  // samples of a part, parts, elements of dbias
 
-  // `blocks`: of one part.
-  BatchParts(const AttentionShape& s, int64_t blocks)
-      : samples(CeilDivide(s.batch, Largest<int64_t>(1, kBlocks / blocks))),
+  // `blocks`: of one part; `all`: about how many there should be.
+  BatchParts(const AttentionShape& s, int64_t blocks, int64_t all = 8 * kMultiprocessors)
+      : samples(CeilDivide(s.batch, Largest<int64_t>(1, all / blocks))),
         parts(CeilDivide(s.batch, samples)),
         elements(s.heads * s.tokens * s.tokens) {}
   uint64_t Bytes() const { return parts == 1 ? 0 : SlotBytes() + RowSumBytes(elements, parts, true); }
@@ -136,8 +137,6 @@ struct BatchParts {
   }
 
  private:
-  // Eight for each of 132 multiprocessors, which have room for three or four at once.
-  static constexpr int64_t kBlocks = 1056;
   uint64_t SlotBytes() const { return (static_cast<uint64_t>(parts * elements) * sizeof(float) + 255) / 256 * 256; }
 };
 

@@ -13,6 +13,7 @@ namespace switchyard {
 namespace {
 
 constexpr int kSide = 64, kMostDepth = 32, kWindowThreads = 128;  // four warps of 16 rows
+constexpr int kForwardBlocks = 4, kBackwardBlocks = 3;            // that a multiprocessor has room for
 constexpr int kWeightStride = kSide + 8;                          // of weights in shared memory, elements; banks apart
 
 template <sy_dtype kDtype>
@@ -154,7 +155,7 @@ __device__ __forceinline__ void StoreResults(const AttentionShape& s, const View
 }
 
 template <sy_dtype kDtype>
-__global__ void __launch_bounds__(kWindowThreads, 4)
+__global__ void __launch_bounds__(kWindowThreads, kForwardBlocks)
     WindowAttentionKernel(AttentionShape s, Windows windows, WindowRows rows, View qkv, AttentionTerms terms, View out,
                           float* logsumexp) {
   using Tiles = WindowTiles<kDtype>;
@@ -260,7 +261,7 @@ static_assert(kForwardBytes <= 48 << 10 && kBackwardBytes <= 48 << 10);
 
 // `slots` (parts, H, T, T); null: no dbias.
 template <sy_dtype kDtype>
-__global__ void __launch_bounds__(kWindowThreads, 3)
+__global__ void __launch_bounds__(kWindowThreads, kBackwardBlocks)
     WindowAttentionBackwardKernel(AttentionShape s, Windows windows, WindowOperands o, View dqkv, float* slots) {
   using Tiles = WindowTiles<kDtype>;
   SWITCHYARD_DYNAMIC_SHARED(uint16_t, shared);
@@ -337,14 +338,15 @@ __global__ void __launch_bounds__(kWindowThreads, 3)
   }
 }
 
-// rows_at: the input with the rows of windows, 0: none.
+// rows_at: the input with the rows of windows, 0: none. As many blocks as a GPU has room for at once (at_once for each
+// multiprocessor): windows take the same time each, so a few blocks more would double it.
 struct WindowAttention : Kernel {
-  WindowAttention(const Request& r, const AttentionShape& s, size_t rows_input)
+  WindowAttention(const Request& r, const AttentionShape& s, size_t rows_input, int64_t at_once = kForwardBlocks)
       : Kernel(r),
         shape(s),
         rows_at(rows_input),
         attributes(r.Attributes<sy_attention_attributes>()),
-        parts(s, s.heads),
+        parts(s, s.heads, at_once * BatchParts::kMultiprocessors),
         blocks(static_cast<unsigned>(parts.parts * s.heads)) {}
 
   WindowRows Rows(const Bound& b) const {
@@ -371,7 +373,7 @@ struct WindowAttention : Kernel {
 
 struct WindowAttentionBackward : WindowAttention {
   WindowAttentionBackward(const Request& r, const AttentionShape& s, size_t rows_input)
-      : WindowAttention(r, s, rows_input) {
+      : WindowAttention(r, s, rows_input, kBackwardBlocks) {
     if (outputs.size() == 2) workspace_bytes = parts.Bytes();
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
