@@ -365,6 +365,40 @@ TEST(FusionTest, AValueThatIsReadTwiceStaysWhole) {
   EXPECT_EQ(Count(Fuse(graph, Everything), "pointwise"), 3);
 }
 
+// So that passes behind see one computation, whoever reads a part of it.
+TEST(RewriteTest, WhatReplacesASecondComputationRepeatsWhatReplacesTheFirst) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {4, 2}}, {});
+  const Value first = ops::Transpose(x, {1, 0}), second = ops::Transpose(x, {1, 0});
+  graph.SetRepeats(second.ref().node, first.ref().node);
+  graph.Output("first", first);
+  graph.Output("second", second);
+  const auto rewritten = [&](bool alike) {
+    return Rewrite("test", graph, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
+      const Node& node = graph.node(id);
+      if (node.op != "transpose") return std::nullopt;
+      const bool longer = alike || node.repeats >= 0;
+      const Value table = r.result.FindInput("table")
+                              ? r.result.FindInput("table")
+                              : r.result.Constant("table", {DType::kF32, {1}}, std::vector{2.f});
+      const Value scaled = ops::Mul(r.Map(node.inputs[0]), table);
+      return std::vector<Value>{ops::Reshape(longer ? ops::Unary(SY_PW_EXP, scaled) : scaled, {2, 4})};
+    });
+  };
+  const Graph alike = rewritten(true), unlike = rewritten(false);
+  ExpectWellFormed(alike);
+  int seconds = 0;
+  for (const Node& node : alike.nodes()) {
+    seconds += node.repeats >= 0;
+    if (node.repeats >= 0) {
+      EXPECT_EQ(node.op, alike.node(node.repeats).op);
+      EXPECT_EQ(node.attributes, alike.node(node.repeats).attributes);
+    }
+  }
+  EXPECT_EQ(seconds, 3);
+  for (const Node& node : unlike.nodes()) EXPECT_EQ(node.repeats, -1) << node.name;
+}
+
 TEST(DecomposeTest, WhatTheBackendHasIsLeftAlone) {
   const Graph source = ForwardGraph(kMicro, 2);
   const Graph copy = Rewrite("copy", source, [](Rewriting&, int) { return std::nullopt; });

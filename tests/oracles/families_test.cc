@@ -5,6 +5,8 @@
 #include <cmath>
 #include <map>
 
+#include "core/graph/op.h"
+#include "core/train/plans.h"
 #include "gtest/gtest.h"
 
 namespace switchyard {
@@ -44,6 +46,46 @@ TEST_P(Family, RecomputationChangesNoBit) {
   config.recompute = "blocks";
   ExpectSameTraining(TrainOn(config, SharedWorld(), kUpdates), Plain());
   ExpectEqualOnAllRanks(Plain().parameters);
+}
+
+// What a step runs for the first time, by op and types, and how often. A relu that ends a block hands its gradient on
+// by itself where the block is computed again, so that its result need not lie beside the second computation, and else
+// within the gradient of the batch norm before it: either way it is dy or 0, so both count as that norm's.
+std::map<std::string, int> FirstComputations(const TrainConfig& config, bool has_batch_norms) {
+  std::map<std::string, int> counts;
+  World& world = SharedWorld();
+  const auto setup = SettledRun(config, world);
+  EXPECT_TRUE(setup.ok()) << Message(setup.status());
+  if (!setup.ok()) return counts;
+  TrainingPlans plans;
+  const Status compiled =
+      plans.CompileRun(setup->config, setup->model, world.mesh, world.rank(), 1, *world.device, world.reference.get());
+  EXPECT_TRUE(compiled.ok()) << Message(compiled);
+  if (!compiled.ok()) return counts;
+  const Graph& graph = plans.Main().graph();
+  for (const Node& node : graph.nodes()) {
+    if (IsStructural(node.op) || node.repeats >= 0) continue;
+    const bool of_norms = node.op == "batch_norm_backward";
+    if (has_batch_norms && node.op == "pointwise" && node.phase == Phase::kBackward) continue;
+    std::string text = node.op;
+    for (const Ref& input : node.inputs) text += of_norms ? "" : " " + ToString(graph.type(input));
+    for (size_t i = 0; i < (of_norms ? 1 : node.outputs.size()); ++i) text += " -> " + ToString(node.outputs[i]);
+    ++counts[text];
+  }
+  return counts;
+}
+
+// Bits that are equal where they are compared may differ on another device if other kernels give them.
+TEST_P(Family, RecomputationFusesWhatIsFusedWithoutIt) {
+  TrainConfig config = Config();
+  std::map<std::string, int> expected = FirstComputations(config, HasBatchNorms());
+  ASSERT_GT(expected.size(), 20u);
+  config.recompute = "blocks";
+  for (const auto& [text, count] : FirstComputations(config, HasBatchNorms())) {
+    EXPECT_EQ(count, expected[text]) << text;
+    expected.erase(text);
+  }
+  for (const auto& [text, count] : expected) ADD_FAILURE() << text << " is run " << count << " times without alone";
 }
 
 TEST_P(Family, OneUpdateForEachTensorChangesNoBit) {

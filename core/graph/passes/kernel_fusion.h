@@ -56,8 +56,6 @@ class KernelFusion {
               const Wanted& wanted) const;
   static std::vector<Value> Emit(Rewriting& r, const Node& like, const std::vector<Ref>& inputs,
                                  const Attributes& attributes, const Wanted& wanted);
-  // Node `made` of the result, which stands for `node`, computes again what stands for the node that `node` repeats.
-  static void KeepRepeats(Rewriting& r, const Node& node, int made);
 
   // matmul_fusion.cc
   void HoldBackProduct(int id);

@@ -70,7 +70,6 @@ KernelFusion::Replacement KernelFusion::RowsMovedTwice(Rewriting& r, int id) {
   if (!numbers) numbers = r.result.Constant(name, indices, rows, node.where);
   const Value from = ops::Reshape(r.Map(start), table.shape, node.where);
   const Value moved = r.result.Add("gather", {from, numbers}, {}, {}, node.where, node.name)[0];
-  KeepRepeats(r, node, moved.ref().node);
   return std::vector<Value>{ops::Reshape(moved, node.outputs[0].shape, node.where)};
 }
 

@@ -77,13 +77,6 @@ void KernelFusion::HoldBackForResidual(int id, int side) {
   held_[product.node] = true;
 }
 
-void KernelFusion::KeepRepeats(Rewriting& r, const Node& node, int made) {
-  if (node.repeats < 0) return;
-  Ref first = r.Map({node.repeats, 0}).ref();
-  while (TraitsOf(r.result.node(first.node).op).view) first = r.result.node(first.node).inputs[0];
-  if (r.result.node(first.node).op == r.result.node(made).op) r.result.SetRepeats(made, first.node);
-}
-
 // a·b + bias + residual, where HoldBackForResidual has seen that there is such a kernel.
 KernelFusion::Replacement KernelFusion::MatmulWithResidual(Rewriting& r, int id) {
   const Node& node = source_.node(id);
@@ -99,7 +92,6 @@ KernelFusion::Replacement KernelFusion::MatmulWithResidual(Rewriting& r, int id)
       if (value) r.result.AddControl(sum.ref().node, value.ref().node);
     }
   }
-  KeepRepeats(r, node, sum.ref().node);
   return std::vector<Value>{ops::Reshape(sum, node.outputs[0].shape, node.where)};
 }
 

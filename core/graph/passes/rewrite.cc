@@ -68,12 +68,33 @@ Readers::Readers(const Graph& graph) : first_(graph.size()) {
 
 bool Readers::OnlyOf(int id, int reader) const { return Of(id).size() == 1 && Of(id)[0] == first_[reader]; }
 
+// Nodes [first, end) of a graph, without its inputs.
+static std::vector<int> NodesBetween(const Graph& graph, std::pair<int, int> range) {
+  std::vector<int> ids;
+  for (int id = range.first; id < range.second; ++id) {
+    if (!graph.node(id).input) ids.push_back(id);
+  }
+  return ids;
+}
+
+// What was made for a second computation repeats, node by node, what was made for the first, where both are alike.
+static void RepeatOneByOne(Graph& graph, std::pair<int, int> first, std::pair<int, int> second) {
+  const std::vector<int> before = NodesBetween(graph, first), again = NodesBetween(graph, second);
+  const auto alike = [&](int a, int b) {
+    const Node &x = graph.node(a), &y = graph.node(b);
+    return x.op == y.op && x.attributes == y.attributes && x.outputs == y.outputs && !IsCollective(x.op);
+  };
+  if (!std::equal(before.begin(), before.end(), again.begin(), again.end(), alike)) return;
+  for (size_t i = 0; i < again.size(); ++i) graph.SetRepeats(again[i], before[i]);
+}
+
 Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, const InputRule& inputs,
               const std::function<void(const Rewriting&)>& done) {
   Graph result;
   Rewriting state(source, result);
   state.mapped.resize(source.size());
-  std::vector<int> copied(source.size(), -1);  // old id → id of the node that stands for it
+  std::vector<int> copied(source.size(), -1);                // old id → id of the node that stands for it
+  std::vector<std::pair<int, int>> made_for(source.size());  // old id → first and behind the last that were made for it
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
     if (!node.input) continue;
@@ -95,6 +116,8 @@ Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, co
     auto replacement = rule(state, id);
     const bool copy = !replacement;
     if (copy) replacement = result.Clone(source, id, state.Map(node.inputs));
+    made_for[id] = {before, result.size()};
+    if (node.repeats >= 0) RepeatOneByOne(result, made_for[node.repeats], made_for[id]);
     // A copy, and a replacement of the same op, stand for the old node in its forward/backward pair.
     const bool made = !replacement->empty() && (*replacement)[0];
     const int stand_in = made ? (*replacement)[0].ref().node : copy ? result.size() - 1 : -1;

@@ -238,13 +238,10 @@ Graph FoldWindows(Graph source, const CanPrepare& can_prepare) {
     std::vector<Value> inputs = r.Map(node.inputs);
     inputs.insert(inputs.begin() + static_cast<ptrdiff_t>(PlaceOfRows(node)), table);
     const auto made = r.result.Add("window_" + node.op, inputs, node.attributes, {}, node.where, node.name);
-    const int stand_in = made[0].ref().node;
-    const auto stands_for = [&](int old, const std::string& op) {
-      const int id = old < 0 ? -1 : r.Map({old, 0}).ref().node;
-      return id >= 0 && r.result.node(id).op == op ? id : -1;
-    };
-    r.result.SetForward(stand_in, stands_for(node.forward, "window_attention"));
-    r.result.SetRepeats(stand_in, stands_for(node.repeats, "window_" + node.op));
+    if (node.forward >= 0) {
+      const int forward = r.Map({node.forward, 0}).ref().node;
+      if (r.result.node(forward).op == "window_attention") r.result.SetForward(made[0].ref().node, forward);
+    }
     return made;
   });
 }
