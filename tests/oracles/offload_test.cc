@@ -1,10 +1,16 @@
 // What --offload keeps in host memory, the optimizer's state or parameters too: training ends with the bits of a device
 // that holds all (oracle 4), holds exactly what was moved less there, and goes on from checkpoints of either kind. On
 // `null`, whose kernels are those of the reference plugin, as the host's beside it are, and which really moves what is
-// offloaded.
+// offloaded. On other devices (SWITCHYARD_TEST_DEVICE) an update on the host rounds otherwise than one on the device,
+// as the sums and roots of another plugin do: there training ends within rounding of the device that holds all, as it
+// does where ranks add up in another order, and files hold the same tensors.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "core/train/plans.h"
+#include "core/train/tensor_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
@@ -64,13 +70,72 @@ Ended Train(TrainConfig config, const std::string& offload, float fraction = 1, 
 
 std::string Step(const Ended& run, int step) { return fmt::format("{}/checkpoints/step-{:08}", run.folder, step); }
 
+bool UpdatesAlikeOnTheHost() { return SharedWorld().choice.plugin == "null"; }
+
+// What a file holds, in f32 and otherwise.
+struct Held {
+  HostTensors floats;
+  std::map<std::string, std::string> others;  // dtype and bytes
+};
+Held ReadHeld(const std::string& path) {
+  Held held;
+  const auto file = TensorFile::Open(path);
+  EXPECT_TRUE(file.ok()) << Message(file.status());
+  if (!file.ok()) return held;
+  for (const TensorFile::Entry& entry : file->entries()) {
+    std::string bytes(static_cast<size_t>(entry.bytes), '\0');
+    const Status read = file->Read(entry, bytes.data());
+    EXPECT_TRUE(read.ok()) << Message(read);
+    if (entry.dtype != "F32") {
+      held.others[entry.name] = entry.dtype + bytes;
+      continue;
+    }
+    HostTensor& tensor = held.floats[entry.name];
+    tensor.shape.assign(entry.shape.begin(), entry.shape.end());
+    tensor.values.resize(bytes.size() / sizeof(float));
+    std::memcpy(tensor.values.data(), bytes.data(), bytes.size());
+  }
+  return held;
+}
+
+// A key's bias adds the same to all scores of a query, which changes no softmax: its gradient is 0 but for rounding,
+// and so are its moments and steps. Without it, in the engine's packed projections and in files, which have it apart.
+HostTensors WithoutBiasesOfKeys(HostTensors tensors) {
+  std::erase_if(tensors, [](const auto& tensor) { return tensor.first.ends_with("key.bias"); });
+  for (auto& [name, tensor] : tensors) {
+    const auto third = static_cast<ptrdiff_t>(tensor.values.size() / 3);
+    if (name.ends_with("qkv.bias")) std::fill(tensor.values.begin() + third, tensor.values.begin() + 2 * third, 0.0f);
+  }
+  return tensors;
+}
+
+// Where updates differ in rounding.
+void ExpectWithinRounding(const Ended& found, const Ended& expected, double tolerance) {
+  ExpectClose(WithoutBiasesOfKeys(found.parameters), WithoutBiasesOfKeys(expected.parameters), tolerance);
+  ASSERT_EQ(found.metrics.size(), expected.metrics.size());
+  for (const auto& [name, value] : expected.metrics) {
+    ASSERT_TRUE(found.metrics.contains(name)) << name;
+    if (name.ends_with("loss")) {
+      EXPECT_NEAR(found.metrics.at(name), value, tolerance * std::fabs(value)) << name;
+    }
+  }
+  if (SharedWorld().rank() != 0) return;
+  for (const char* file : {"/model.safetensors", "/state.safetensors"}) {
+    SCOPED_TRACE(file);
+    const Held one = ReadHeld(Step(found, 6) + file), other = ReadHeld(Step(expected, 6) + file);
+    EXPECT_TRUE(one.others == other.others) << "counters";
+    ExpectClose(WithoutBiasesOfKeys(one.floats), WithoutBiasesOfKeys(other.floats), tolerance);
+  }
+}
+
 // The parameters, what was evaluated, and all that the last checkpoint holds.
-void ExpectSame(const Ended& found, const Ended& expected) {
+void ExpectSame(const Ended& found, const Ended& expected, double tolerance = 1e-5) {
+  if (!UpdatesAlikeOnTheHost()) return ExpectWithinRounding(found, expected, tolerance);
   ExpectEqual(found.parameters, expected.parameters);
   EXPECT_EQ(found.metrics, expected.metrics);
   if (SharedWorld().rank() != 0) return;
   for (const char* file : {"/model.safetensors", "/state.safetensors"})
-    EXPECT_EQ(Bytes(Step(found, 6) + file), Bytes(Step(expected, 6) + file)) << file;
+    ExpectEqualBytes(Bytes(Step(found, 6) + file), Bytes(Step(expected, 6) + file), file);
 }
 
 // The optimizer and the stage of sharing.
@@ -141,7 +206,7 @@ TEST_P(Offload, LeavesOutWhatOverflowsAndClipsAveragesAndAccumulates) {
       SCOPED_TRACE(offload);
       const Ended offloaded = Train(config, offload);
       EXPECT_EQ(offloaded.skipped, expected.skipped);
-      ExpectSame(offloaded, expected);
+      ExpectSame(offloaded, expected, 1e-3);  // where updates round otherwise, a weight's half copy may
     }
   }
 }

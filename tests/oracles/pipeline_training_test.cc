@@ -262,8 +262,8 @@ TEST_F(StagesThatSave, GoOnWithTheBitsOfARunThatWasNotInterrupted) {
     TakeTurns();
     ExpectEqual(Train(config, 2, whole.Step(2)).parameters, whole.parameters);
     if (!reads) continue;
-    EXPECT_EQ(Bytes(whole.Step(6) + "/state.safetensors"), state) << "moments, averages and counters";
-    EXPECT_EQ(Bytes(whole.Step(6) + "/model.safetensors"), model);
+    ExpectEqualBytes(Bytes(whole.Step(6) + "/state.safetensors"), state, "moments, averages and counters");
+    ExpectEqualBytes(Bytes(whole.Step(6) + "/model.safetensors"), model, "the model");
   }
 }
 

@@ -64,6 +64,22 @@ class WorldEnvironment : public ::testing::Environment {
   std::string folder;
 };
 
+// What differs between two runs: a few of it in words, the rest in number. Whole tensors and files would fill the log.
+class Differences {
+ public:
+  template <typename... T>
+  void Add(fmt::format_string<T...> format, T&&... values) {
+    constexpr size_t kShown = 5;
+    if (count_++ < kShown) text_ += fmt::format(format, std::forward<T>(values)...) + "\n";
+    if (count_ > kShown) more_ = fmt::format("and {} more", count_ - kShown);
+  }
+  void ExpectNone() const { EXPECT_EQ(count_, 0u) << "differ:\n" << text_ << more_; }
+
+ private:
+  size_t count_ = 0;
+  std::string text_, more_;
+};
+
 auto* const environment = static_cast<WorldEnvironment*>(::testing::AddGlobalTestEnvironment(new WorldEnvironment));
 
 }  // namespace
@@ -157,15 +173,17 @@ void HostBatch::Append(const RunSetup& setup, const std::string& name, int64_t s
 
 void ExpectEqual(const HostTensors& found, const HostTensors& expected) {
   ASSERT_EQ(found.size(), expected.size());
+  Differences differences;
   for (const auto& [name, tensor] : expected) {
     ASSERT_TRUE(found.contains(name)) << name;
     const std::vector<float>& values = found.at(name).values;
     ASSERT_EQ(values.size(), tensor.values.size()) << name;
     for (size_t i = 0; i < values.size(); ++i) {
-      ASSERT_EQ(std::memcmp(&values[i], &tensor.values[i], sizeof(float)), 0)
-          << name << "[" << i << "]: " << values[i] << ", expected " << tensor.values[i];
+      if (std::memcmp(&values[i], &tensor.values[i], sizeof(float)) != 0)
+        differences.Add("{}[{}]: {}, expected {}", name, i, values[i], tensor.values[i]);
     }
   }
+  differences.ExpectNone();
 }
 
 void ExpectClose(const HostTensors& found, const HostTensors& expected, double tolerance) {
@@ -210,6 +228,17 @@ std::string Bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file.good()) << path;
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void ExpectEqualBytes(const std::string& found, const std::string& expected, const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  Differences differences;
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] != expected[i])
+      differences.Add("{}, byte {}: {:#04x}, expected {:#04x}", what, i, static_cast<uint8_t>(found[i]),
+                      static_cast<uint8_t>(expected[i]));
+  }
+  differences.ExpectNone();
 }
 
 void TakeTurns() {
@@ -258,8 +287,8 @@ void ExpectToGoOnAnywhere(const TrainConfig& config) {
     EXPECT_EQ(again->run_folder, std::filesystem::canonical(result->run_folder));
     ExpectEqual(*resumed->trainer->Parameters(), expected);
     if (!reads) continue;
-    EXPECT_EQ(Bytes(last + "/state.safetensors"), state) << "moments and counters";
-    EXPECT_EQ(Bytes(last + "/model.safetensors"), model);
+    ExpectEqualBytes(Bytes(last + "/state.safetensors"), state, "moments and counters");
+    ExpectEqualBytes(Bytes(last + "/model.safetensors"), model, "the model");
   }
 }
 

@@ -47,7 +47,7 @@ struct HostBatch {
   void Append(const RunSetup& setup, const std::string& name, int64_t sample);
 };
 
-// Test failures that name the tensor. Local, but for the last.
+// Test failures that name the tensor, and of what differs a few elements and how many more. Local, but for the last.
 void ExpectEqual(const HostTensors& found, const HostTensors& expected);                    // bit for bit
 void ExpectClose(const HostTensors& found, const HostTensors& expected, double tolerance);  // of each tensor's norm
 void ExpectEqualOnAllRanks(const HostTensors& tensors);                                     // bit for bit
@@ -56,6 +56,8 @@ void ExpectEqualOnAllRanks(const HostTensors& tensors);                         
 double DistanceOfMovements(const HostTensors& found, const HostTensors& expected, const HostTensors& start);
 
 std::string Bytes(const std::string& path);  // of a file
+// A test failure that names `what` and, of the bytes that differ, a few and how many more. Local.
+void ExpectEqualBytes(const std::string& found, const std::string& expected, const std::string& what);
 // All ranks have come here, and what they wrote is there.
 void TakeTurns();
 // Four updates an epoch with the batch that `config` has, six in all, each saved; and with all that a run takes from
