@@ -129,7 +129,7 @@ __global__ void BatchNormSumsKernel(ColumnParts p, View x, View mean, View rstd,
 }
 
 // The sums are kept in f32 for the next kernel, whatever the dtype of dgamma and dbeta.
-__global__ void BatchNormFinishKernel(ColumnParts p, const float* partials, View dgamma, View dbeta, View sums_x,
+__global__ void BatchNormFinishKernel(ColumnParts p, const float* partials, ColumnGradients to, View sums_x,
                                       View sums) {
   float with_x = 0, plain = 0;
   AddParts(p, partials, &with_x, &plain);
@@ -137,8 +137,8 @@ __global__ void BatchNormFinishKernel(ColumnParts p, const float* partials, View
   if (column >= p.columns || threadIdx.y != 0) return;
   StoreOne(sums_x, column, with_x);
   StoreOne(sums, column, plain);
-  StoreOne(dgamma, column, with_x);
-  StoreOne(dbeta, column, plain);
+  StoreOrAdd(to.dgamma, column, with_x, to.adds_dgamma);
+  StoreOrAdd(to.dbeta, column, plain, to.adds_dbeta);
 }
 
 struct GradientOperands {
@@ -235,7 +235,8 @@ struct BatchNormBackward : Kernel, BatchNormShape {
     SY_LAUNCH_PACKED(error, Packs(c), BatchNormSumsKernel, parts.Grid(), parts.Block(), 0, context.stream, parts,
                      In(b, 0), In(b, 2), In(b, 3), In(b, 4), y, b.Workspace<float>());
     SY_CUDA(error, Launch(BatchNormFinishKernel, parts.JoinGrid(), dim3(kWarp, kLanes), 0, context.stream, parts,
-                          b.Workspace<float>(), Out(b, 1), Out(b, 2), sums_x, sums));
+                          b.Workspace<float>(),
+                          ColumnGradients{Out(b, 1), Out(b, 2), accumulate[1] != 0, accumulate[2] != 0}, sums_x, sums));
     const GradientOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3),  In(b, 4),
                                 y,        sums_x,   sums,     Out(b, 0), attributes.residual ? Out(b, 3) : View{}};
     SY_LAUNCH_PACKED(error, Packs(c), BatchNormBackwardKernel, RowGrid(parts), parts.Block(), 0, context.stream, parts,
@@ -258,7 +259,6 @@ bool CheckShapes(const Request& r, size_t vectors, size_t results) {
   }
   const sy_tensor& x = r.inputs[0];
   if (x.rank < 1) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: expected rank 1 or more", r.op), false;
-  if (r.Accumulates()) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: cannot accumulate", r.op), false;
   const int64_t c = x.dims[x.rank - 1];
   for (size_t i = 1; i < r.inputs.size(); ++i) {
     if (i <= vectors ? !r.RequireElements(r.inputs[i], c, "a vector of the channels")
@@ -275,13 +275,13 @@ bool CheckShapes(const Request& r, size_t vectors, size_t results) {
 
 KernelPointer PrepareBatchNorm(const Request& r) {
   const size_t count = r.Attributes<sy_batch_norm_attributes>().residual ? 6 : 5;
-  if (!r.HasCounts(count, count, 5) || !CheckShapes(r, 4, 4)) return nullptr;
+  if (!r.HasCounts(count, count, 5) || !r.RequireNoAccumulation() || !CheckShapes(r, 4, 4)) return nullptr;
   return std::make_unique<BatchNorm>(r);
 }
 
 KernelPointer PrepareBatchNormInference(const Request& r) {
   const size_t count = r.Attributes<sy_batch_norm_attributes>().residual ? 6 : 5;
-  if (!r.HasCounts(count, count, 1) || !CheckShapes(r, 4, 0)) return nullptr;
+  if (!r.HasCounts(count, count, 1) || !r.RequireNoAccumulation() || !CheckShapes(r, 4, 0)) return nullptr;
   return std::make_unique<BatchNormInference>(r);
 }
 
@@ -289,6 +289,8 @@ KernelPointer PrepareBatchNormBackward(const Request& r) {
   const auto a = r.Attributes<sy_batch_norm_attributes>();
   const size_t count = a.activation != SY_ACTIVATION_NONE ? 6 : 5;
   if (!r.HasCounts(count, count, a.residual ? 4 : 3) || !CheckShapes(r, 3, 2)) return nullptr;
+  if (r.accumulate[0] || (a.residual && r.accumulate[3]))
+    return SY_REFUSE(r, "batch_norm_backward: dx and dresidual cannot accumulate");
   return std::make_unique<BatchNormBackward>(r);
 }
 

@@ -98,6 +98,12 @@ __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, V
   }
 }
 
+// Where dgamma and dbeta go, and which of them is added to what lies there.
+struct ColumnGradients {
+  View dgamma, dbeta;
+  bool adds_dgamma = false, adds_dbeta = false;
+};
+
 // Σ dy·x̂ and Σ dy of the column of this thread from their partial sums, for the threads of lane 0; each lane adds every
 // kLanes-th part. Blocks of kWarp × kLanes threads, ColumnParts::JoinGrid of them.
 __device__ __forceinline__ void AddParts(ColumnParts p, const float* partials, float* with_x, float* plain) {

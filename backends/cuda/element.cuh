@@ -126,6 +126,11 @@ __device__ __forceinline__ void StoreOne(const View& x, int64_t i, float value) 
   Store<1>(x, i, v);
 }
 
+// x[i] = value, or x[i] + value where the plan accumulates (the ABI's `accumulate`).
+__device__ __forceinline__ void StoreOrAdd(const View& x, int64_t i, float value, bool accumulate) {
+  StoreOne(x, i, accumulate ? LoadOne(x, i) + value : value);
+}
+
 constexpr int64_t kMostIndices = (int64_t{1} << 31) - 1;  // that a Divider takes
 
 // n / d by one multiplication (Warren, "Hacker's Delight", 10-9), for 0 ≤ n < 2³¹ and 1 ≤ d < 2³¹.

@@ -36,7 +36,7 @@ __global__ void ScatterAddKernel(const int32_t* indices, int64_t count, View upd
   AddLanes<1>(sum);
   if (column >= width || threadIdx.y != 0) return;
   const int64_t at = row * width + column;
-  StoreOne(table, at, accumulate ? LoadOne(table, at) + sum[0] : sum[0]);
+  StoreOrAdd(table, at, sum[0], accumulate);
 }
 
 struct Gather : Kernel {

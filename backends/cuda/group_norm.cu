@@ -114,7 +114,7 @@ __global__ void GroupSumsKernel(Groups g, GroupGradientOperands p, float* sums) 
   sums[(g.samples * g.parts + piece) * g.channels + channel] = plain[0];
 }
 
-__global__ void GroupChannelSumsKernel(Groups g, const float* sums, View dgamma, View dbeta) {
+__global__ void GroupChannelSumsKernel(Groups g, const float* sums, ColumnGradients to) {
   const int64_t channel = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x, pieces = g.samples * g.parts;
   if (channel >= g.channels) return;
   float with_x = 0, plain = 0;
@@ -122,8 +122,8 @@ __global__ void GroupChannelSumsKernel(Groups g, const float* sums, View dgamma,
     with_x += sums[piece * g.channels + channel];
     plain += sums[(pieces + piece) * g.channels + channel];
   }
-  StoreOne(dgamma, channel, with_x);
-  StoreOne(dbeta, channel, plain);
+  StoreOrAdd(to.dgamma, channel, with_x, to.adds_dgamma);
+  StoreOrAdd(to.dbeta, channel, plain, to.adds_dbeta);
 }
 
 // A block for each statistic: means[at] = mean(g·x̂), and as many further on mean(g), with g = dy·gamma.
@@ -204,7 +204,7 @@ struct GroupNormBackward : GroupKernel {
     SY_CUDA(error, Launch(GroupMeansKernel, dim3(static_cast<unsigned>(g.Statistics())), dim3(kTeamBlock), 0,
                           context.stream, g, sums, p.gamma, means));
     SY_CUDA(error, Launch(GroupChannelSumsKernel, GridOf(g.channels), dim3(kTeamBlock), 0, context.stream, g, sums,
-                          Out(b, 1), Out(b, 2)));
+                          ColumnGradients{Out(b, 1), Out(b, 2), accumulate[1] != 0, accumulate[2] != 0}));
     SY_LAUNCH_PACKED(error, Packs(g.width), GroupNormBackwardKernel, ElementGrid(), dim3(kTeamBlock), 0, context.stream,
                      g, p, means);
     return SY_OK;
@@ -233,17 +233,18 @@ bool Check(const Request& r, size_t vectors, const sy_tensor* statistics) {
   for (int i = 0; i < 2; ++i) {
     if (!r.RequireDims(statistics[i], {x.dims[0], groups}, "a statistic")) return false;
   }
-  return r.RequireNoAccumulation() && r.RequireDimsOf(r.outputs[0], x, "the result");
+  return r.RequireDimsOf(r.outputs[0], x, "the result");
 }
 
 KernelPointer PrepareGroupNorm(const Request& r) {
-  if (!r.HasCounts(3, 3, 3) || !Check(r, 2, &r.outputs[1])) return nullptr;
+  if (!r.HasCounts(3, 3, 3) || !r.RequireNoAccumulation() || !Check(r, 2, &r.outputs[1])) return nullptr;
   return std::make_unique<GroupNorm>(r);
 }
 
 KernelPointer PrepareGroupNormBackward(const Request& r) {
   if (!r.HasCounts(5, 5, 3) || !Check(r, 1, &r.inputs[2]) || !r.RequireDimsOf(r.inputs[4], r.inputs[0], "dy"))
     return nullptr;
+  if (r.accumulate[0]) return SY_REFUSE(r, "group_norm_backward: dx cannot accumulate");
   const sy_tensor& x = r.inputs[0];
   for (const size_t o : {1, 2}) {
     if (!r.RequireElements(r.outputs[o], x.dims[x.rank - 1], "dgamma and dbeta")) return nullptr;

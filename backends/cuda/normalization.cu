@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
 // dgamma and dbeta from their parts, (2, parts, c): 32 lanes add up 32 columns of one of the two, each every 32nd part,
 // and a warp the lanes of a column.
 __global__ void __launch_bounds__(kWarp* kWarp)
-    LayerNormFinishKernel(int parts, int64_t c, const float* partials, View dgamma, View dbeta) {
+    LayerNormFinishKernel(int parts, int64_t c, const float* partials, ColumnGradients to) {
   __shared__ float of_lane[kWarp][kWarp + 1];
   const int64_t first_column = int64_t{blockIdx.x} * kWarp, column = first_column + threadIdx.x;
   const float* const from = partials + blockIdx.y * parts * c;
@@ -209,9 +209,9 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   sum = WarpReduce(of_lane[threadIdx.x][threadIdx.y], Plus());
   if (threadIdx.x != 0 || first_column + threadIdx.y >= c) return;
   if (blockIdx.y == 0) {
-    StoreOne(dgamma, first_column + threadIdx.y, sum);
+    StoreOrAdd(to.dgamma, first_column + threadIdx.y, sum, to.adds_dgamma);
   } else {
-    StoreOne(dbeta, first_column + threadIdx.y, sum);
+    StoreOrAdd(to.dbeta, first_column + threadIdx.y, sum, to.adds_dbeta);
   }
 }
 
@@ -284,9 +284,9 @@ struct LayerNormBackward : Kernel, LayerNormShape {
       SY_CUDA(error, Launch(LayerNormSumsKernel, grid, dim3(kWarp, kLanes), 0, context.stream, column_parts, p.h,
                             p.mean, p.rstd, p.dy, partials));
     }
-    SY_CUDA(error,
-            Launch(LayerNormFinishKernel, dim3(static_cast<unsigned>(CeilDivide(c, kWarp)), 2), dim3(kWarp, kWarp), 0,
-                   context.stream, one_pass ? row_parts.parts : column_parts.parts, c, partials, Out(b, 1), Out(b, 2)));
+    SY_CUDA(error, Launch(LayerNormFinishKernel, dim3(static_cast<unsigned>(CeilDivide(c, kWarp)), 2),
+                          dim3(kWarp, kWarp), 0, context.stream, one_pass ? row_parts.parts : column_parts.parts, c,
+                          partials, ColumnGradients{Out(b, 1), Out(b, 2), accumulate[1] != 0, accumulate[2] != 0}));
     if (!one_pass)
       SY_CUDA(error, Launch(LayerNormBackwardKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, c, p));
     return SY_OK;
@@ -302,13 +302,13 @@ bool AllFloat(const Request& r) {
     }
   }
   if (r.inputs[0].rank < 1) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: expected rank 1 or more", r.op), false;
-  if (r.Accumulates()) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: cannot accumulate", r.op), false;
   return true;
 }
 
 KernelPointer PrepareLayerNorm(const Request& r) {
   const bool residual = r.Attributes<sy_layer_norm_attributes>().residual;
-  if (!r.HasCounts(residual ? 4 : 3, residual ? 4 : 3, residual ? 4 : 3) || !AllFloat(r)) return nullptr;
+  const size_t count = residual ? 4 : 3;
+  if (!r.HasCounts(count, count, count) || !r.RequireNoAccumulation() || !AllFloat(r)) return nullptr;
   const sy_tensor& x = r.inputs[0];
   const int64_t c = x.dims[x.rank - 1], rows = Elements(x) / c;
   const size_t gamma = residual ? 2 : 1;
@@ -324,6 +324,7 @@ KernelPointer PrepareLayerNorm(const Request& r) {
 KernelPointer PrepareLayerNormBackward(const Request& r) {
   const bool residual = r.Attributes<sy_layer_norm_attributes>().residual;
   if (!r.HasCounts(residual ? 6 : 5, residual ? 6 : 5, 3) || !AllFloat(r)) return nullptr;
+  if (r.accumulate[0]) return SY_REFUSE(r, "layer_norm_backward: dh cannot accumulate");
   const sy_tensor& h = r.inputs[0];
   const int64_t c = h.dims[h.rank - 1], rows = Elements(h) / c;
   if (!r.RequireElements(r.inputs[1], c, "gamma") || !r.RequireElements(r.inputs[2], rows, "mean") ||

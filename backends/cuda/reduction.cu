@@ -41,7 +41,7 @@ __device__ __forceinline__ float Term(int reduction, float x) {
 
 __device__ __forceinline__ void Finish(const ReduceShape& s, View y, int64_t result, float value) {
   value *= s.scale;
-  StoreOne(y, result, s.accumulate ? LoadOne(y, result) + value : value);
+  StoreOrAdd(y, result, value, s.accumulate);
 }
 
 // A team has one result's part: blockIdx.y. Without partials there is one part, and the result is finished.

@@ -150,12 +150,19 @@ class CaseChecker {
     return Compare(second_found, other_expected, "second of two bindings");
   }
 
+  // Into all outputs, and, since kernels may take it for some alone, into each one by itself.
   Status CheckAccumulation() {
+    SY_RETURN_IF_ERROR(CheckAccumulation(-1));
+    for (size_t o = 0; problem_.outputs.size() > 1 && o < problem_.outputs.size(); ++o)
+      SY_RETURN_IF_ERROR(CheckAccumulation(static_cast<int>(o)));
+    return OkStatus();
+  }
+  Status CheckAccumulation(int alone) {
     PrepareMode mode;
     BoundOp::Mode bind;
     Values sum = expected_;
     for (size_t o = 0; o < problem_.outputs.size(); ++o) {
-      const bool accumulates = IsFloat(problem_.outputs[o].dtype);
+      const bool accumulates = IsFloat(problem_.outputs[o].dtype) && (alone < 0 || alone == static_cast<int>(o));
       mode.accumulate.push_back(accumulates);
       bind.initial_outputs.emplace_back();
       if (!accumulates) continue;
