@@ -232,10 +232,7 @@ std::optional<int64_t> OperationGraph::Permitted(const CudnnDescriptor& configur
         "cudnnBackendGetAttribute of the engine's numerical notes");
   const auto barred = [&](auto note) {
     return (deterministic && note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ||
-           (strict && (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
-                       note == CUDNN_NUMERICAL_NOTE_FFT || note == CUDNN_NUMERICAL_NOTE_WINOGRAD ||
-                       note == CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 || note == CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6 ||
-                       note == CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13)) ||
+           (strict && (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) ||
            note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
   };
   if (std::any_of(notes.begin(), notes.begin() + std::min<int64_t>(count, notes.size()), barred)) return std::nullopt;

@@ -21,13 +21,14 @@ class FailingStream {
 
  private:
   explicit FailingStream(Device& device) : device_(device) {}
+  Status QueueLongCopy();
 
   static constexpr uint64_t kBytes = 64, kFreed = 32 << 20;  // so much that a device unmaps it
   Device& device_;
   Buffer buffer_;
   Stream stream_;
   Bytes data_ = Bytes(1 << 16);
-  std::unique_ptr<BoundPair> pair_;
+  std::unique_ptr<BoundPair> pair_;  // of a device whose calls notice the copy
 };
 
 }  // namespace switchyard::conform
