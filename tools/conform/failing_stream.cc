@@ -1,6 +1,11 @@
 #include "tools/conform/failing_stream.h"
 
 namespace switchyard::conform {
+namespace {
+
+Status Noticed() { return Unimplemented("every fault that could be planted is refused at the call"); }
+
+}  // namespace
 
 StatusOr<std::unique_ptr<FailingStream>> FailingStream::Make(Device& device) {
   std::unique_ptr<FailingStream> made(new FailingStream(device));
@@ -17,6 +22,7 @@ StatusOr<std::unique_ptr<FailingStream>> FailingStream::Make(Device& device) {
   if (pair.ok()) {
     made->pair_ = std::move(*pair);
     made->pair_->FreeMemory();
+    if (!device.Allocate(kBytes).ok()) return Noticed();  // as a device that refuses to free what is bound refuses the rest
   } else if (pair.status().code() != absl::StatusCode::kUnimplemented) {
     return pair.status();
   }
@@ -29,7 +35,7 @@ Status FailingStream::QueueLongCopy() {
 
 Status FailingStream::Fail() {
   const Status queued = pair_ != nullptr ? pair_->Launch(stream_) : QueueLongCopy();
-  return queued.ok() ? OkStatus() : Unimplemented("every fault that could be planted is refused at the call");
+  return queued.ok() ? OkStatus() : Noticed();
 }
 
 }  // namespace switchyard::conform

@@ -12,7 +12,8 @@ namespace switchyard::conform {
 
 class FailingStream {
  public:
-  // Before any stream waits: it frees memory, for which a device may wait until all its streams are idle.
+  // Before any stream waits: it frees memory, for which a device may wait until all its streams are idle. kUnimplemented
+  // where the device notices that.
   static StatusOr<std::unique_ptr<FailingStream>> Make(Device& device);
   // Queues a copy beyond the end of a buffer, or where the call notices that, a launch whose memory is gone.
   // kUnimplemented where the call notices both. Whether the work fails then only the stream can tell.
