@@ -196,6 +196,9 @@ KernelPointer Prepare(const Request& r, Direction direction) {
   if (!r.HasCounts(count, count, 1)) return nullptr;
   if (t.spatial_rank != 2 && t.spatial_rank != 3) return SY_REFUSE(r, "%s: spatial rank %d", r.op, t.spatial_rank);
   if (r.Accumulates()) return SY_REFUSE(r, "%s: cannot accumulate", r.op);
+  // Seen on an H100 with cuDNN 9.19: wrong in volumes cut into groups.
+  if (direction == Direction::kWeights && t.spatial_rank == 3 && t.groups > 1 && r.inputs[0].dtype != SY_F32)
+    return SY_MISS(r, "%s: not trusted to cuDNN in halves, 3-D and grouped", r.op);
   const sy_tensor *x = &r.inputs[0], *w = &r.inputs[1], *y = &r.outputs[0];
   if (direction == Direction::kData) x = &r.outputs[0], y = &r.inputs[0];
   if (direction == Direction::kWeights) w = &r.outputs[0], y = &r.inputs[1];
@@ -207,9 +210,6 @@ KernelPointer Prepare(const Request& r, Direction direction) {
   if (count == 3 && (!r.RequireFloat(r.inputs[2], "bias") || !r.RequireElements(r.inputs[2], w->dims[0], "bias")))
     return nullptr;
   if (r.device->cudnn == nullptr) return SY_MISS(r, "%s: %.300s", r.op, r.device->missing.c_str());
-  // Seen on an H100 with cuDNN 9.19: wrong in volumes cut into groups.
-  if (direction == Direction::kWeights && t.spatial_rank == 3 && t.groups > 1 && x->dtype != SY_F32)
-    return SY_MISS(r, "%s: not trusted to cuDNN in halves, 3-D and grouped", r.op);
   try {
     auto kernel = std::make_unique<Convolution>(r, t, direction);
     kernel->Prepare(r);

@@ -210,7 +210,9 @@ KernelPointer PrepareDirectConvolutionBackwardData(const Request& r) {
 // cuDNN writes the gradient of halves in halves alone. A cast behind it takes far less than this kernel does.
 KernelPointer PrepareDirectConvolutionBackwardWeights(const Request& r) {
   if (!r.HasCounts(2, 2, 1)) return nullptr;
-  if (r.device->cudnn != nullptr && r.inputs[0].dtype != SY_F32 && r.outputs[0].dtype == SY_F32)
+  const auto a = r.Attributes<sy_convolution_attributes>();
+  const bool of_cudnn = r.device->cudnn != nullptr && (a.spatial_rank == 2 || a.groups == 1);
+  if (of_cudnn && r.inputs[0].dtype != SY_F32 && r.outputs[0].dtype == SY_F32)
     return SY_REFUSE(r, "%s: sums over halves in f32, where cuDNN gives them in halves", r.op);
   return Prepare<Direction::kWeights>(r, r.inputs[0], r.outputs[0], r.inputs[1]);
 }

@@ -73,8 +73,8 @@ __device__ __forceinline__ Range Covering(int32_t i, int32_t stride, int32_t bef
 
 // Numbers of elements of windows, one for each channel: N neighbouring ones are moved at once.
 template <int N>
-struct alignas(N) Numbers {
-  uint8_t of[N];
+struct alignas(N * sizeof(uint16_t)) Numbers {
+  uint16_t of[N];
 };
 
 // The number of each window's first maximum, or of its first element that is no number, by channels.
@@ -93,7 +93,7 @@ __global__ void PoolMaximumKernel(PoolShape s, int64_t elements, View x, Numbers
     for (int k = 0; k < N; ++k) {
       if (any && !(v[k] > best[k] || (v[k] != v[k] && best[k] == best[k]))) continue;
       best[k] = v[k];
-      found.of[k] = static_cast<uint8_t>(number);
+      found.of[k] = static_cast<uint16_t>(number);
     }
     any = true;
   });
@@ -167,7 +167,7 @@ struct Pool : PoolBase {
 
 struct PoolBackward : PoolBase {
   explicit PoolBackward(const Request& r) : PoolBase(r, r.inputs[0], r.inputs[1]), windows(Elements(inputs[1])) {
-    if (!shape.average) workspace_bytes = static_cast<uint64_t>(windows);
+    if (!shape.average) workspace_bytes = static_cast<uint64_t>(windows) * sizeof(uint16_t);
   }
   template <int N>
   sy_status RunIn(const Bound& b, const LaunchContext& context, sy_error* error) const {
@@ -214,8 +214,8 @@ KernelPointer PreparePoolBackward(const Request& r) {
       !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dx"))
     return nullptr;
   const auto a = r.Attributes<sy_pool_attributes>();
-  if (!a.average && TripleOf(a.kernel, a.spatial_rank, 1).Count() > 256)
-    return SY_REFUSE(r, "%s: the maximum of more than 256 elements", r.op);
+  if (!a.average && TripleOf(a.kernel, a.spatial_rank, 1).Count() > 65536)
+    return SY_REFUSE(r, "%s: the maximum of more than 65536 elements", r.op);
   return std::make_unique<PoolBackward>(r);
 }
 

@@ -338,8 +338,8 @@ __global__ void __launch_bounds__(kWindowThreads, kBackwardBlocks)
   }
 }
 
-// rows_at: the input with the rows of windows, 0: none. As many blocks as a GPU has room for at once (at_once for each
-// multiprocessor): windows take the same time each, so a few blocks more would double it.
+// rows_at: the input with the rows of windows, 0: none. As many blocks as a GPU of 132 multiprocessors has room for at
+// once (at_once each): windows take the same time each, so a few blocks more would double it.
 struct WindowAttention : Kernel {
   WindowAttention(const Request& r, const AttentionShape& s, size_t rows_input, int64_t at_once = kForwardBlocks)
       : Kernel(r),

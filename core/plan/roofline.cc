@@ -75,7 +75,7 @@ struct TimedGraph {
 StatusOr<double> BestSeconds(const TimedGraph& timed, Device& device) {
   double best = std::numeric_limits<double>::infinity();
   SY_ASSIGN_OR_RETURN(const double once, timed.Seconds(device, 1));
-  const int runs = std::clamp(static_cast<int>(kFewSeconds / once), 1, 1000);
+  const int runs = static_cast<int>(std::clamp(kFewSeconds / once, 1.0, 1000.0));
   for (int i = 0; i < kRepetitions; ++i) {
     SY_ASSIGN_OR_RETURN(const double seconds, timed.Seconds(device, runs));
     best = std::min(best, seconds);

@@ -72,7 +72,8 @@ Graph LossGraph(const LossCase& one, int64_t samples, int ranks) {
 }
 
 class SegmentationLosses : public DeviceTest {};
-INSTANTIATE_TEST_SUITE_P(Plugins, SegmentationLosses, ::testing::ValuesIn(TestDevices({"reference", "cpu"})));
+INSTANTIATE_TEST_SUITE_P(Plugins, SegmentationLosses, ::testing::ValuesIn(TestDevices({"reference", "cpu"})),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST_P(SegmentationLosses, EqualPyTorch) {
   const HostTensors recorded = ReadFixture("segmentation_loss.safetensors");

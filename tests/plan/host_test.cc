@@ -126,7 +126,8 @@ TEST_P(HostSteps, WriteOverStateThatIsMentionedLater) {
   EXPECT_THAT((*made)->Get("there"), ElementsAre(1, 2, 3));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, HostSteps, ::testing::ValuesIn(TestDevices({"reference", "cpu", "null"})));
+INSTANTIATE_TEST_SUITE_P(Devices, HostSteps, ::testing::ValuesIn(TestDevices({"reference", "cpu", "null"})),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(HostState, IsAllocatedOrRefusedInWords) {
   auto test = TestDevice::Open("null");

@@ -111,6 +111,7 @@ def main():
     torch.manual_seed(42)
     model, make_optimizer = build(a.model)
     model.to(a.device)
+    torch.backends.cudnn.benchmark = True  # algorithms of convolutions measured
     optimizer, kind = quickest(make_optimizer, model)
     forward = torch.compile(model) if a.compile else model
     inputs, targets, loss_of = batch_of(a.model, a.batch)
