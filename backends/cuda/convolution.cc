@@ -198,7 +198,7 @@ KernelPointer Prepare(const Request& r, Direction direction) {
   if (r.Accumulates()) return SY_REFUSE(r, "%s: cannot accumulate", r.op);
   // Seen on an H100 with cuDNN 9.19: wrong in volumes cut into groups.
   if (direction == Direction::kWeights && t.spatial_rank == 3 && t.groups > 1 && r.inputs[0].dtype != SY_F32)
-    return SY_MISS(r, "%s: not trusted to cuDNN in halves, 3-D and grouped", r.op);
+    return SY_MISS(r, "%s: cuDNN's gradient of weights is wrong in grouped volumes of halves (9.19)", r.op);
   const sy_tensor *x = &r.inputs[0], *w = &r.inputs[1], *y = &r.outputs[0];
   if (direction == Direction::kData) x = &r.outputs[0], y = &r.inputs[0];
   if (direction == Direction::kWeights) w = &r.outputs[0], y = &r.inputs[1];

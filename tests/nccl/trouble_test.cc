@@ -62,6 +62,15 @@ void Destroy(Rank& self, double limit_ms) {
   Require(MillisecondsSince(start) < limit_ms, "destroy took {} ms", MillisecondsSince(start));
 }
 
+// 400 bytes of it, without an error behind the answer.
+void* OwnedMemory(Rank& self) {
+  sy_error error{SY_HEADER(sy_error)};
+  void* owned = nullptr;
+  self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+  Require(error.message[0] == '\0', "an error of a call that succeeded: {}", error.message);
+  return owned;
+}
+
 // Memory that NCCL knows by ncclCommRegister alone: works, and is given back.
 void UseAsBuffer(Rank& self, void* owned) {
   Require(CountInDouble("windows") == 0 && CountInDouble("registrations") == 1, "{} windows, {} registrations",
@@ -388,9 +397,7 @@ TEST(NcclTrouble, AbortFreesAHangingReplayWhileItsGraphLives) {
   EXPECT_EQ(RunRanks({.size = 2, .environment_of = {{1, {{"NCCL_DOUBLE_FAULT", "hang@1"}}}}},
                      [](Rank& self) {
                        self.Join();
-                       sy_error error{SY_HEADER(sy_error)};
-                       void* owned = nullptr;
-                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       void* const owned = OwnedMemory(self);
                        RequireOk(cudaMemset(owned, 0, 400), "cudaMemset");
                        {
                          const CapturedAllReduce captured(self, owned, 100);
@@ -486,10 +493,7 @@ TEST(NcclTrouble, MemoryWhoseWindowIsRefusedIsRegisteredAsABuffer) {
   EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_FAULT", "window@1"}}},
                      [](Rank& self) {
                        self.Join();
-                       sy_error error{SY_HEADER(sy_error)};
-                       void* owned = nullptr;
-                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
-                       Require(error.message[0] == '\0', "an error of a call that succeeded: {}", error.message);
+                       void* const owned = OwnedMemory(self);
                        UseAsBuffer(self, owned);
                      }),
             "");
@@ -500,9 +504,7 @@ TEST(NcclTrouble, MemoryWithoutAWindowIsRegisteredAsABuffer) {
   EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_WINDOWS", "0"}}},
                      [](Rank& self) {
                        self.Join();
-                       sy_error error{SY_HEADER(sy_error)};
-                       void* owned = nullptr;
-                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       void* const owned = OwnedMemory(self);
                        UseAsBuffer(self, owned);
                      }),
             "");
@@ -514,9 +516,8 @@ TEST(NcclTrouble, MemoryInsideAGroupIsRegisteredAsABuffer) {
                      [](Rank& self) {
                        self.Join();
                        sy_error error{SY_HEADER(sy_error)};
-                       void* owned = nullptr;
                        self.Ok(self.api->group_begin(self.instance, &error), "group_begin", error);
-                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       void* const owned = OwnedMemory(self);
                        self.Ok(self.api->group_end(self.instance, &error), "group_end", error);
                        UseAsBuffer(self, owned);
                      }),
@@ -528,9 +529,7 @@ TEST(NcclTrouble, MemoryThatNcclDoesNotGiveBackIsKept) {
   EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_FAULT", "release@1"}}},
                      [](Rank& self) {
                        self.Join();
-                       sy_error error{SY_HEADER(sy_error)};
-                       void* owned = nullptr;
-                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       void* const owned = OwnedMemory(self);
                        self.api->buffer_free(self.communicator, owned);
                        Require(CountInDouble("windows") == 1, "the window is gone");
                        RequireOk(cudaMemset(owned, 0, 400), "cudaMemset");
