@@ -98,6 +98,28 @@ __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, V
   }
 }
 
+__device__ __forceinline__ void StorePartial(float* to, const float (&v)[kPack]) {
+  auto* const four = reinterpret_cast<float4*>(to);
+  four[0] = make_float4(v[0], v[1], v[2], v[3]);
+  four[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+// The sum of column kWarp · blockIdx.x + threadIdx.y from its parts, (parts, c), for thread 0 of that row of a block of
+// kWarp × kWarp: 32 lanes add up 32 columns, each every 32nd part, and a warp the lanes of a column. Every thread
+// calls it.
+__device__ __forceinline__ float SumOfParts(int parts, int64_t c, const float* from) {
+  __shared__ float of_lane[kWarp][kWarp + 1];
+  const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  float sum = 0;
+  if (column < c) {
+#pragma unroll 8
+    for (int part = threadIdx.y; part < parts; part += kWarp) sum += from[part * c + column];
+  }
+  of_lane[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  return WarpReduce(of_lane[threadIdx.x][threadIdx.y], Plus());
+}
+
 // Where dgamma and dbeta go, and which of them is added to what lies there.
 struct ColumnGradients {
   View dgamma, dbeta;

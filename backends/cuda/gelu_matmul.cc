@@ -52,7 +52,7 @@ class GeluMatmul : public Kernel {
   static bool Takes(const Request& r, const sy_matmul_attributes& t) {
     const sy_dtype dtype = r.inputs[0].dtype;
     const auto has_dtype = [&](const sy_tensor& tensor) { return tensor.dtype == dtype; };
-    return t.activation == SY_ACTIVATION_GELU && t.alpha == 1 && !t.residual && !t.bias_gradient &&
+    return t.activation == SY_ACTIVATION_GELU && t.alpha == 1 && !t.residual && !t.bias_gradient && !t.column_sums &&
            !(t.bias && t.activation_gradient) && !r.Accumulates() && (dtype == SY_BF16 || dtype == SY_F16) &&
            std::all_of(r.outputs.begin(), r.outputs.end(), has_dtype) &&
            (!t.activation_gradient || has_dtype(r.inputs[2])) &&

@@ -119,6 +119,8 @@ struct Registration {
 // be `accumulator`:
 //   t = accumulator; t += bias[c]; if preactivation: t *= activation'(preactivation), else: saved = t, t =
 //   activation(t); t += residual; output = t (or += t)
+// column_sums[c] f32 = (or +=) Σ over r of t, in a fixed order: where there is a preactivation and nothing else beside
+// it, and the columns are eights (SumsColumnsInPass). `workspace` then holds ColumnSumBytes(rows, columns) bytes.
 struct MatmulEpilogue {
   const void *accumulator = nullptr, *bias = nullptr, *preactivation = nullptr, *residual = nullptr;
   void *saved = nullptr, *output = nullptr;
@@ -127,7 +129,11 @@ struct MatmulEpilogue {
   int32_t activation = SY_ACTIVATION_NONE;  // SY_ACTIVATION_*
   bool accumulate = false;
   int64_t rows = 0, columns = 0;
+  float* column_sums = nullptr;
+  void* workspace = nullptr;
+  bool adds_column_sums = false;
 };
+uint64_t ColumnSumBytes(int64_t rows, int64_t columns);
 cudaError_t LaunchMatmulEpilogue(const MatmulEpilogue& epilogue, cudaStream_t stream);
 
 // out[m] f32 = (accumulate ? out[m] : 0) + Σ over k of a[m, k], where a is (rows = M, columns = K) row-major or, if

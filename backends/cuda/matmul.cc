@@ -6,7 +6,7 @@
 // the same type as the elements of output matrix", cublasLt.h); another one, f32 beside halves, is converted before
 // each launch: n elements, where it spares a pass or the rewriting of what is saved. A bias' gradient is BGRADB's
 // beside a weight gradient in f32; where the plan accumulates, a pass over its M elements adds it, as that epilogue has
-// no sum.
+// no sum. Sums of the product's own columns are made by the pass over it, or where there is none by one more.
 #include <algorithm>
 #include <vector>
 
@@ -107,7 +107,7 @@ class Matmul : public Kernel {
     if (fusion_.bias_gradient) p.bias = AddsBiasGradient() ? made->workspace + vector_at_ : made->outputs[1];
     if (gemm_->problem().HasAuxiliary())
       p.auxiliary = t_.activation_gradient ? made->inputs[preactivation_] : made->outputs[1];
-    if (OwnBiasGradient()) made->row_sum_workspace = made->workspace + row_sums_at_;
+    made->row_sum_workspace = made->workspace + row_sums_at_;
     if (ConvertsBias(fusion_)) {
       MatmulEpilogue& conversion = made->bias_conversion;
       conversion.accumulator = made->inputs[bias_];
@@ -130,7 +130,7 @@ class Matmul : public Kernel {
     pass.accumulator_dtype = outputs[Product(fusion_)].dtype;
     pass.output = made->outputs[0];
     pass.output_dtype = outputs[0].dtype;
-    pass.rows = shape_.batch * shape_.m;
+    pass.rows = Rows();
     pass.columns = shape_.n;
     if (t_.bias && !fusion_.bias) {
       pass.bias = made->inputs[bias_];
@@ -151,6 +151,11 @@ class Matmul : public Kernel {
       pass.residual = made->inputs[residual_];
       pass.residual_dtype = inputs[residual_].dtype;
     }
+    if (SumsInPass()) {
+      pass.column_sums = made->Output<float>(1);
+      pass.adds_column_sums = accumulate[1];
+      pass.workspace = made->row_sum_workspace;
+    }
     SY_TRY(gemm_->Bind(p, &made->operation, error));
     *bound = std::move(made);
     return SY_OK;
@@ -165,10 +170,19 @@ class Matmul : public Kernel {
     if (OwnBiasGradient())
       SY_CUDA(error, LaunchRowSum(b.inputs[0], inputs[0].dtype, shape_.m, shape_.k, t_.transpose_a, accumulate[1],
                                   b.Output<float>(1), b.row_sum_workspace, context.stream));
+    if (t_.column_sums && !SumsInPass())
+      SY_CUDA(error, LaunchRowSum(b.outputs[0], outputs[0].dtype, shape_.n, Rows(), true, accumulate[1],
+                                  b.Output<float>(1), b.row_sum_workspace, context.stream));
     return SY_OK;
   }
 
  private:
+  int64_t Rows() const { return shape_.batch * shape_.m; }
+  // Has the pass the derivative to make and nothing else?
+  bool SumsInPass() const {
+    return t_.column_sums && t_.activation_gradient && !fusion_.activation && !(t_.bias && !fusion_.bias) &&
+           !(t_.residual && !fusion_.residual) && shape_.n % 8 == 0;
+  }
   bool OwnBiasGradient() const { return t_.bias_gradient && !fusion_.bias_gradient; }
   // The output that the product writes: the preactivation where a pass makes the activation of it.
   size_t Product(const Fusion& f) const { return t_.save_preactivation && !f.activation ? 1 : 0; }
@@ -180,7 +194,9 @@ class Matmul : public Kernel {
     return Aligned(static_cast<uint64_t>(elements) * sizeof(float));
   }
   uint64_t RowSumWorkspaceBytes() const {
-    return OwnBiasGradient() ? RowSumBytes(shape_.m, shape_.k, t_.transpose_a) : 0;
+    if (OwnBiasGradient()) return RowSumBytes(shape_.m, shape_.k, t_.transpose_a);
+    if (!t_.column_sums) return 0;
+    return SumsInPass() ? ColumnSumBytes(Rows(), shape_.n) : RowSumBytes(shape_.n, Rows(), true);
   }
   bool NeedsPass(const Fusion& f) const {
     const bool activates = t_.activation != SY_ACTIVATION_NONE || t_.save_preactivation;
@@ -250,13 +266,16 @@ KernelPointer PrepareMatmul(const Request& r) {
   if (r.device->blas == nullptr) return SY_REFUSE(r, "matmul: %.300s", r.device->missing.c_str());
   const auto t = r.Attributes<sy_matmul_attributes>();
   const size_t inputs = 2 + (t.bias ? 1 : 0) + (t.activation_gradient ? 1 : 0) + (t.residual ? 1 : 0);
-  if (!r.HasCounts(inputs, inputs, t.save_preactivation || t.bias_gradient ? 2 : 1)) return nullptr;
+  const int second_outputs = (t.save_preactivation != 0) + (t.bias_gradient != 0) + (t.column_sums != 0);
+  if (second_outputs > 1)
+    return SY_REFUSE(r, "matmul: save_preactivation, bias_gradient and column_sums exclude each other");
+  if (!r.HasCounts(inputs, inputs, second_outputs > 0 ? 2 : 1)) return nullptr;
   const sy_tensor &a = r.inputs[0], &b = r.inputs[1], &c = r.outputs[0];
   if (a.rank < 2 || b.rank != a.rank || c.rank != a.rank)
     return SY_REFUSE(r, "matmul: a, b and c must have one rank of at least 2");
   if (t.activation < SY_ACTIVATION_NONE || t.activation > SY_ACTIVATION_SILU)
     return SY_REFUSE(r, "matmul: activation %d", t.activation);
-  if (t.save_preactivation && (t.bias_gradient || t.activation_gradient))
+  if (t.save_preactivation && t.activation_gradient)
     return SY_REFUSE(r, "matmul: save_preactivation together with a gradient");
   Shape shape = {1, c.dims[c.rank - 2], a.dims[a.rank - (t.transpose_a ? 2 : 1)], c.dims[c.rank - 1]};
   for (int d = 0; d + 2 < a.rank; ++d) {
@@ -287,6 +306,12 @@ KernelPointer PrepareMatmul(const Request& r) {
     if (shape.batch != 1) return SY_REFUSE(r, "matmul: bias_gradient of a batch");
     if (!r.RequireDtype(r.outputs[1], SY_F32, "bias_gradient") ||
         !r.RequireElements(r.outputs[1], shape.m, "bias_gradient"))
+      return nullptr;
+  }
+  if (t.column_sums) {
+    if (r.accumulate[0]) return SY_REFUSE(r, "matmul: column_sums of a product that is added to another");
+    if (!r.RequireDtype(r.outputs[1], SY_F32, "column_sums") ||
+        !r.RequireElements(r.outputs[1], shape.n, "column_sums"))
       return nullptr;
   }
   auto kernel = std::make_unique<Matmul>(r, t, shape);

@@ -1,6 +1,9 @@
 // What follows a matrix product that the library has no epilogue for (MatmulEpilogue in kernel.h): bias, activation or
-// its derivative, residual, in one pass with f32 arithmetic.
+// its derivative, residual, in one pass with f32 arithmetic. Where a bias' gradient sums the columns of what the
+// derivative has made, the pass does that too, in parts that a second kernel joins.
 #include "backends/cuda/activation.cuh"
+#include "backends/cuda/column_sums.cuh"
+#include "backends/cuda/packed.cuh"
 #include "backends/cuda/views.h"
 
 namespace switchyard {
@@ -43,14 +46,71 @@ __global__ void MatmulEpilogueKernel(int64_t elements, int64_t columns, int acti
   Store<N>(p.output, i, t);
 }
 
+// output = t·activation'(preactivation), and the block's part of its columns' sums. `output` may be the accumulator: a
+// thread has read its rows before it writes them, and what lies beyond the part's end is read and not used.
+constexpr int kSummedAtOnce = 2;  // rows of a thread, so that their loads are under way together
+__global__ void __launch_bounds__(kWarp* kLanes)
+    GradientSumsKernel(ColumnParts parts, int activation, EpilogueOperands p, float* partials) {
+  const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * kPack;
+  const int64_t first = blockIdx.y * parts.rows_per_part, last = Least(parts.rows, first + parts.rows_per_part);
+  float sum[kPack] = {};
+  for (int64_t from = first + threadIdx.y; column < parts.columns && from < last; from += blockDim.y * kSummedAtOnce) {
+    Packed t[kSummedAtOnce], preactivation[kSummedAtOnce];
+    int64_t at[kSummedAtOnce];
+#pragma unroll
+    for (int r = 0; r < kSummedAtOnce; ++r) {
+      at[r] = Least<int64_t>(from + r * blockDim.y, last - 1) * parts.columns + column;
+      t[r] = LoadPacked(p.accumulator, at[r]);
+      preactivation[r] = LoadPacked(p.preactivation, at[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < kSummedAtOnce; ++r) {
+      if (from + r * blockDim.y >= last) break;
+      float v[kPack], x[kPack];
+      Unpack(t[r], p.accumulator.dtype, v);
+      Unpack(preactivation[r], p.preactivation.dtype, x);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        v[k] *= ActivationGradient(activation, x[k]);
+        sum[k] += v[k];
+      }
+      Store<kPack>(p.output, at[r], v);
+    }
+  }
+  AddLanes<kPack>(sum);
+  if (column >= parts.columns || threadIdx.y != 0) return;
+  StorePartial(partials + blockIdx.y * parts.columns + column, sum);
+}
+
+__global__ void __launch_bounds__(kWarp* kWarp)
+    GradientSumsFinishKernel(int parts, int64_t columns, const float* partials, bool adds, float* sums) {
+  const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.y;
+  const float sum = SumOfParts(parts, columns, partials);
+  if (threadIdx.x != 0 || column >= columns) return;
+  sums[column] = adds ? sums[column] + sum : sum;
+}
+
 View Of(const void* data, sy_dtype dtype) { return {static_cast<char*>(const_cast<void*>(data)), dtype}; }
 
 }  // namespace
+
+uint64_t ColumnSumBytes(int64_t rows, int64_t columns) {
+  return static_cast<uint64_t>(ColumnParts(rows, columns).Partials()) * sizeof(float);
+}
 
 cudaError_t LaunchMatmulEpilogue(const MatmulEpilogue& e, cudaStream_t stream) {
   const EpilogueOperands p = {
       Of(e.accumulator, e.accumulator_dtype), Of(e.bias, e.bias_dtype),   Of(e.preactivation, e.preactivation_dtype),
       Of(e.residual, e.residual_dtype),       Of(e.saved, e.saved_dtype), Of(e.output, e.output_dtype)};
+  if (e.column_sums != nullptr) {
+    const ColumnParts parts(e.rows, e.columns);
+    auto* const partials = static_cast<float*>(e.workspace);
+    const cudaError_t status =
+        Launch(GradientSumsKernel, parts.Grid(), parts.Block(), 0, stream, parts, e.activation, p, partials);
+    if (status != cudaSuccess) return status;
+    return Launch(GradientSumsFinishKernel, parts.JoinGrid(), dim3(kWarp, kWarp), 0, stream, parts.parts, e.columns,
+                  partials, e.adds_column_sums, e.column_sums);
+  }
   const int64_t elements = e.rows * e.columns;
   const bool packs = Packs(e.columns);
   const dim3 grid(static_cast<unsigned>(CeilDivide(elements, int64_t{kThreads} * (packs ? kPack : 1))));

@@ -1,7 +1,7 @@
 // layer_norm over the last axis (Ba et al., 2016), with the sum of a residual branch in front, and its gradient. A team
 // of threads has one row. The gradient of rows of eights reads each operand once: dh, and the block's part of the sums
-// over rows that dgamma and dbeta are. Other rows take two passes, of which the first is for the sums
-// (column_sums.cuh).
+// over rows that dgamma and dbeta are, and of dh's own if they are asked for. Other rows take two passes, of which the
+// first is for the sums (column_sums.cuh), and one more for dh's.
 #include <cmath>
 
 #include "backends/cuda/column_sums.cuh"
@@ -119,16 +119,10 @@ __device__ __forceinline__ void SumOverTeams(const RowParts& t, float (&sum)[kPa
   AddLanes<kPack>(sum);
 }
 
-__device__ __forceinline__ void StorePartial(float* to, const float (&v)[kPack]) {
-  auto* const four = reinterpret_cast<float4*>(to);
-  four[0] = make_float4(v[0], v[1], v[2], v[3]);
-  four[1] = make_float4(v[4], v[5], v[6], v[7]);
-}
-
-// One pass over the rows: dh, and the block's part of dgamma and dbeta. Every thread makes every turn; what lies beyond
+// One pass over the rows: dh, and the block's part of dgamma, dbeta and, if `sums_dh`, of dh's sums. Every thread makes every turn; what lies beyond
 // the end of a row or of the part reads an element that is there, and counts for nothing.
 __global__ void __launch_bounds__(kMostWarps* kWarp)
-    LayerNormGradientKernel(RowParts t, LayerNormGradientOperands p, float* partials) {
+    LayerNormGradientKernel(RowParts t, LayerNormGradientOperands p, bool sums_dh, float* partials) {
   const bool in_warps = t.InWarps();
   const auto thread = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
   const int rank = in_warps ? thread % t.lanes : thread, team = in_warps ? thread / t.lanes : 0, teams = t.Teams();
@@ -136,7 +130,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   const int64_t column = in_row ? rank * kPack : 0;
   const int64_t first = blockIdx.x * t.rows_per_part, last = Least(t.rows, first + t.rows_per_part);
   const float one_over_c = 1 / static_cast<float>(t.c);
-  float gamma[kPack], dgamma[kPack] = {}, dbeta[kPack] = {};
+  float gamma[kPack], dgamma[kPack] = {}, dbeta[kPack] = {}, dh[kPack] = {};
   Load<kPack>(p.gamma, column, gamma);
   int turn = 0;
   for (int64_t from = first; from < last; from += teams * kRowsAtOnce, ++turn) {
@@ -180,38 +174,35 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
       Unpack(dsum[r], p.dsum.dtype, s);
 #pragma unroll
       for (int k = 0; k < kPack; ++k) s[k] += rstd[r] * (g[r][k] - mean_g - x[r][k] * mean_gx);
-      if (counts[r]) Store<kPack>(p.dh, row[r] * t.c + column, s);
+      if (!counts[r]) continue;
+      Store<kPack>(p.dh, row[r] * t.c + column, s);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) dh[k] += s[k];
     }
   }
   if (in_warps) {
     SumOverTeams(t, dgamma);
     SumOverTeams(t, dbeta);
+    if (sums_dh) SumOverTeams(t, dh);
   }
   if (!in_row || team != 0) return;
   StorePartial(partials + blockIdx.x * t.c + column, dgamma);
   StorePartial(partials + (t.parts + blockIdx.x) * t.c + column, dbeta);
+  if (sums_dh) StorePartial(partials + (2 * t.parts + blockIdx.x) * t.c + column, dh);
 }
 
-// dgamma and dbeta from their parts, (2, parts, c): 32 lanes add up 32 columns of one of the two, each every 32nd part,
-// and a warp the lanes of a column.
+// dgamma, dbeta and dh's sums from their parts, (2 or 3, parts, c).
 __global__ void __launch_bounds__(kWarp* kWarp)
-    LayerNormFinishKernel(int parts, int64_t c, const float* partials, ColumnGradients to) {
-  __shared__ float of_lane[kWarp][kWarp + 1];
-  const int64_t first_column = int64_t{blockIdx.x} * kWarp, column = first_column + threadIdx.x;
-  const float* const from = partials + blockIdx.y * parts * c;
-  float sum = 0;
-  if (column < c) {
-#pragma unroll 8
-    for (int part = threadIdx.y; part < parts; part += kWarp) sum += from[part * c + column];
-  }
-  of_lane[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  sum = WarpReduce(of_lane[threadIdx.x][threadIdx.y], Plus());
-  if (threadIdx.x != 0 || first_column + threadIdx.y >= c) return;
+    LayerNormFinishKernel(int parts, int64_t c, const float* partials, ColumnGradients to, View dh_sums, bool adds_dh) {
+  const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.y;
+  const float sum = SumOfParts(parts, c, partials + blockIdx.y * parts * c);
+  if (threadIdx.x != 0 || column >= c) return;
   if (blockIdx.y == 0) {
-    StoreOrAdd(to.dgamma, first_column + threadIdx.y, sum, to.adds_dgamma);
+    StoreOrAdd(to.dgamma, column, sum, to.adds_dgamma);
+  } else if (blockIdx.y == 1) {
+    StoreOrAdd(to.dbeta, column, sum, to.adds_dbeta);
   } else {
-    StoreOrAdd(to.dbeta, first_column + threadIdx.y, sum, to.adds_dbeta);
+    StoreOrAdd(dh_sums, column, sum, adds_dh);
   }
 }
 
@@ -266,31 +257,48 @@ struct LayerNorm : Kernel, LayerNormShape {
 
 struct LayerNormBackward : Kernel, LayerNormShape {
   explicit LayerNormBackward(const Request& r)
-      : Kernel(r), LayerNormShape(inputs[0]), row_parts(rows, c), column_parts(rows, c) {
-    const int64_t parts = RowParts::Takes(c) ? row_parts.parts : column_parts.parts;
-    workspace_bytes = static_cast<uint64_t>(2 * parts * c) * sizeof(float);
+      : Kernel(r),
+        LayerNormShape(inputs[0]),
+        sums_dh(r.Attributes<sy_layer_norm_attributes>().column_sums),
+        row_parts(rows, c),
+        column_parts(rows, c) {
+    if (RowParts::Takes(c)) {
+      workspace_bytes = static_cast<uint64_t>((sums_dh ? 3 : 2) * row_parts.parts * c) * sizeof(float);
+    } else {
+      workspace_bytes = static_cast<uint64_t>(2 * column_parts.parts * c) * sizeof(float);
+      if (sums_dh) workspace_bytes = std::max(workspace_bytes, RowSumBytes(c, rows, true));
+    }
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const LayerNormGradientOperands p = {
         In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), inputs.size() == 6 ? In(b, 5) : View(), Out(b, 0)};
     auto* const partials = b.Workspace<float>();
     const bool one_pass = RowParts::Takes(c);
+    const View dh_sums = sums_dh ? Out(b, 3) : View();
+    const bool adds_dh = sums_dh && accumulate[3];
     if (one_pass) {
       SY_CUDA(error,
               Launch(LayerNormGradientKernel, dim3(static_cast<unsigned>(row_parts.parts)),
-                     dim3(kWarp, static_cast<unsigned>(row_parts.warps)), 0, context.stream, row_parts, p, partials));
+                     dim3(kWarp, static_cast<unsigned>(row_parts.warps)), 0, context.stream, row_parts, p, sums_dh,
+                     partials));
     } else {
       const dim3 grid(static_cast<unsigned>(CeilDivide(c, kWarp)), static_cast<unsigned>(column_parts.parts));
       SY_CUDA(error, Launch(LayerNormSumsKernel, grid, dim3(kWarp, kLanes), 0, context.stream, column_parts, p.h,
                             p.mean, p.rstd, p.dy, partials));
     }
-    SY_CUDA(error, Launch(LayerNormFinishKernel, dim3(static_cast<unsigned>(CeilDivide(c, kWarp)), 2),
-                          dim3(kWarp, kWarp), 0, context.stream, one_pass ? row_parts.parts : column_parts.parts, c,
-                          partials, ColumnGradients{Out(b, 1), Out(b, 2), accumulate[1] != 0, accumulate[2] != 0}));
-    if (!one_pass)
-      SY_CUDA(error, Launch(LayerNormBackwardKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, c, p));
+    const dim3 grid(static_cast<unsigned>(CeilDivide(c, kWarp)), one_pass && sums_dh ? 3 : 2);
+    SY_CUDA(error, Launch(LayerNormFinishKernel, grid, dim3(kWarp, kWarp), 0, context.stream,
+                          one_pass ? row_parts.parts : column_parts.parts, c, partials,
+                          ColumnGradients{Out(b, 1), Out(b, 2), accumulate[1] != 0, accumulate[2] != 0}, dh_sums,
+                          adds_dh));
+    if (one_pass) return SY_OK;
+    SY_CUDA(error, Launch(LayerNormBackwardKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, c, p));
+    if (sums_dh)
+      SY_CUDA(error, LaunchRowSum(b.outputs[0], outputs[0].dtype, c, rows, true, adds_dh, b.Output<float>(3), partials,
+                                  context.stream));
     return SY_OK;
   }
+  const bool sums_dh;
   const RowParts row_parts;
   const ColumnParts column_parts;
 };
@@ -306,7 +314,9 @@ bool AllFloat(const Request& r) {
 }
 
 KernelPointer PrepareLayerNorm(const Request& r) {
-  const bool residual = r.Attributes<sy_layer_norm_attributes>().residual;
+  const auto attributes = r.Attributes<sy_layer_norm_attributes>();
+  const bool residual = attributes.residual;
+  if (attributes.column_sums) return SY_REFUSE(r, "layer_norm: column_sums belongs to the backward");
   const size_t count = residual ? 4 : 3;
   if (!r.HasCounts(count, count, count) || !r.RequireNoAccumulation() || !AllFloat(r)) return nullptr;
   const sy_tensor& x = r.inputs[0];
@@ -322,8 +332,9 @@ KernelPointer PrepareLayerNorm(const Request& r) {
 }
 
 KernelPointer PrepareLayerNormBackward(const Request& r) {
-  const bool residual = r.Attributes<sy_layer_norm_attributes>().residual;
-  if (!r.HasCounts(residual ? 6 : 5, residual ? 6 : 5, 3) || !AllFloat(r)) return nullptr;
+  const auto attributes = r.Attributes<sy_layer_norm_attributes>();
+  const bool residual = attributes.residual, sums_dh = attributes.column_sums;
+  if (!r.HasCounts(residual ? 6 : 5, residual ? 6 : 5, sums_dh ? 4 : 3) || !AllFloat(r)) return nullptr;
   if (r.accumulate[0]) return SY_REFUSE(r, "layer_norm_backward: dh cannot accumulate");
   const sy_tensor& h = r.inputs[0];
   const int64_t c = h.dims[h.rank - 1], rows = Elements(h) / c;
@@ -333,6 +344,9 @@ KernelPointer PrepareLayerNormBackward(const Request& r) {
       !r.RequireElements(r.outputs[2], c, "dbeta"))
     return nullptr;
   if (residual && !r.RequireDimsOf(r.inputs[5], h, "dsum")) return nullptr;
+  if (sums_dh &&
+      (!r.RequireElements(r.outputs[3], c, "column_sums") || !r.RequireDtype(r.outputs[3], SY_F32, "column_sums")))
+    return nullptr;
   return std::make_unique<LayerNormBackward>(r);
 }
 

@@ -22,9 +22,10 @@ void CheckMatmul(Check& check) {
   const auto& attr = check.attributes<sy_matmul_attributes>();
   check.Knows(attr.activation >= SY_ACTIVATION_NONE && attr.activation <= SY_ACTIVATION_SILU, "unknown activation");
   check.Need(!(attr.activation_gradient && attr.save_preactivation), "activation_gradient excludes save_preactivation");
-  check.Need(!(attr.save_preactivation && attr.bias_gradient), "save_preactivation excludes bias_gradient");
+  const int more = (attr.save_preactivation != 0) + (attr.bias_gradient != 0) + (attr.column_sums != 0);
+  check.Need(more <= 1, "save_preactivation, bias_gradient and column_sums exclude each other");
   const Optional optional(attr);
-  if (!check.Operands(optional.count, attr.save_preactivation || attr.bias_gradient ? 2 : 1) || !check.Floats()) return;
+  if (!check.Operands(optional.count, more > 0 ? 2 : 1) || !check.Floats()) return;
   const Dims a = check.InputDims(0), b = check.InputDims(1);
   if (!check.Need(a.size() >= 2 && a.size() == b.size() && WithoutLast(a, 2) == WithoutLast(b, 2),
                   Text("a and b need equal leading dims, found ", ToText(a), " and ", ToText(b)))) {
@@ -41,6 +42,7 @@ void CheckMatmul(Check& check) {
   if (attr.residual) check.Input("residual", optional.residual, c);
   if (attr.save_preactivation) check.Output("preactivation", 1, c);
   if (attr.bias_gradient) check.Output("bias_gradient", 1, {m});
+  if (attr.column_sums) check.Output("column_sums", 1, {n});
 }
 
 // The matrices of `x` with rows and columns exchanged.
@@ -94,6 +96,7 @@ void RunMatmul(Call& call) {
       t = Activate(attr.activation, t);
     }
     c[at] = attr.residual ? t + call.input(optional.residual)[at] : t;
+    if (attr.column_sums) call.output(1)[at % n] += c[at];
   }
   if (attr.bias_gradient) {
     for (int64_t at = 0; at < a.size(); ++at) call.output(1)[at / k % m] += a[at];

@@ -13,7 +13,9 @@ bool NeedChannels(Check& check, const char* name) {
 }
 
 void CheckLayerNorm(Check& check) {
-  const bool residual = check.attributes<sy_layer_norm_attributes>().residual;
+  const auto& attr = check.attributes<sy_layer_norm_attributes>();
+  const bool residual = attr.residual;
+  check.Need(!attr.column_sums, "column_sums belongs to the backward");
   if (!check.Operands(residual ? 4 : 3, residual ? 4 : 3) || !check.Floats() || !NeedChannels(check, "x")) return;
   const Dims x = check.InputDims(0), channels = {x.back()}, rows = WithoutLast(x);
   const size_t gamma = residual ? 2 : 1;
@@ -44,18 +46,22 @@ void RunLayerNorm(Call& call) {
 }
 
 void CheckLayerNormBackward(Check& check) {
-  const bool residual = check.attributes<sy_layer_norm_attributes>().residual;
-  if (!check.Operands(residual ? 6 : 5, 3) || !check.Floats() || !NeedChannels(check, "h")) return;
+  const auto& attr = check.attributes<sy_layer_norm_attributes>();
+  const bool residual = attr.residual;
+  if (!check.Operands(residual ? 6 : 5, attr.column_sums ? 4 : 3) || !check.Floats() || !NeedChannels(check, "h")) return;
   const Dims h = check.InputDims(0), channels = {h.back()}, rows = WithoutLast(h);
   check.Input("gamma", 1, channels) && check.Input("mean", 2, rows) && check.Input("rstd", 3, rows) &&
       check.Input("dy", 4, h) && check.Output("dh", 0, h) && check.Output("dgamma", 1, channels) &&
-      check.Output("dbeta", 2, channels) && residual&& check.Input("dsum", 5, h);
+      check.Output("dbeta", 2, channels);
+  if (residual) check.Input("dsum", 5, h);
+  if (attr.column_sums) check.Output("column_sums", 3, channels);
 }
 
 void RunLayerNormBackward(Call& call) {
   const Array &h = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3),
               &dy = call.input(4);
   const int64_t c = gamma.size();
+  const bool column_sums = call.attributes<sy_layer_norm_attributes>().column_sums;
   for (int64_t row = 0; row < h.size() / c; ++row) {
     const auto normal = [&](int64_t i) { return (h[row * c + i] - mean[row]) * rstd[row]; };
     const auto g = [&](int64_t i) { return dy[row * c + i] * gamma[i]; };
@@ -67,8 +73,10 @@ void RunLayerNormBackward(Call& call) {
       call.output(2)[i] += dy[row * c + i];
     }
     for (int64_t i = 0; i < c; ++i) {
-      const double dh = rstd[row] * (g(i) - mean_g - normal(i) * mean_gx);
-      call.output(0)[row * c + i] = call.input_count() == 6 ? dh + call.input(5)[row * c + i] : dh;
+      double dh = rstd[row] * (g(i) - mean_g - normal(i) * mean_gx);
+      if (call.input_count() == 6) dh += call.input(5)[row * c + i];
+      call.output(0)[row * c + i] = dh;
+      if (column_sums) call.output(3)[i] += dh;
     }
   }
 }

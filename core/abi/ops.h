@@ -21,16 +21,17 @@ extern "C" {
 
 enum { SY_ACTIVATION_NONE = 0, SY_ACTIVATION_GELU = 1 /* x·Φ(x), exact erf */, SY_ACTIVATION_GELU_TANH = 2, SY_ACTIVATION_RELU = 3, SY_ACTIVATION_SILU = 4 };
 
-/* matmul: a, b [, bias][, preactivation][, residual] → c [, preactivation | bias_gradient]
+/* matmul: a, b [, bias][, preactivation][, residual] → c [, preactivation | bias_gradient | column_sums]
  * a (…, M, K) or (…, K, M) if transpose_a; b (…, K, N) or (…, N, K) if transpose_b; equal leading dims; c (…, M, N).
  *   t = alpha·op(a)·op(b); if bias: t += bias (N)
  *   if activation_gradient: t *= act'(preactivation input (…, M, N)); else: if save_preactivation: output 1 = t; t = act(t)
  *   if residual: t += residual (…, M, N); c = t
- *   if bias_gradient: output 1 (M) f32 = Σ over K of op(a)   (the bias gradient beside a weight gradient dyᵀ·x) */
+ *   if bias_gradient: output 1 (M) f32 = Σ over K of op(a)   (the bias gradient beside a weight gradient dyᵀ·x)
+ *   if column_sums: output 1 (N) f32 = Σ over all rows of c, before or after its rounding   (the bias gradient beside the dy that it sums) */
 typedef struct sy_matmul_attributes {
   int32_t transpose_a, transpose_b;
   float alpha;
-  int32_t bias, activation, save_preactivation, activation_gradient, residual, bias_gradient; /* 0/1, activation SY_ACTIVATION_* */
+  int32_t bias, activation, save_preactivation, activation_gradient, residual, bias_gradient, column_sums; /* 0/1, activation SY_ACTIVATION_* */
 } sy_matmul_attributes;
 
 /* attention: qkv (B, T, 3, H, D) [, bias (H, T, T)][, mask (G, T, T)] → out (B, T, H, D), logsumexp (B, H, T) f32
@@ -48,11 +49,13 @@ typedef struct sy_attention_attributes {
 
 /* layer_norm: x (…, C) [, residual (…, C)], gamma (C), beta (C) → y (…, C), mean (…), rstd (…) [, sum (…, C)]      statistics f32
  *   h = x + residual, rounded to output 3 = h if residual; y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance
- * layer_norm_backward: h (…, C), gamma, mean, rstd, dy (…, C) [, dsum (…, C)] → dh (…, C), dgamma (C) f32, dbeta (C) f32
- *   dh is the gradient through the norm, plus dsum if residual (so that dh serves x and residual alike) */
+ * layer_norm_backward: h (…, C), gamma, mean, rstd, dy (…, C) [, dsum (…, C)] → dh (…, C), dgamma (C) f32, dbeta (C) f32 [, column_sums (C) f32]
+ *   dh is the gradient through the norm, plus dsum if residual (so that dh serves x and residual alike); if column_sums: output 3 = Σ over
+ *   all rows of dh, before or after its rounding (the gradient of the bias of a product whose result dh is the gradient of) */
 typedef struct sy_layer_norm_attributes {
   float eps;
-  int32_t residual; /* 0/1; in layer_norm_backward: dsum is given */
+  int32_t residual;    /* 0/1; in layer_norm_backward: dsum is given */
+  int32_t column_sums; /* 0/1; in layer_norm: 0 */
 } sy_layer_norm_attributes;
 
 /* softmax: x (…, C) → y: over the last axis.   softmax_backward: y, dy → dx = y·(dy − Σ y·dy).   No attributes. */

@@ -176,6 +176,7 @@ TEST_F(CudaOps, LayerNormOfManyRows) {
 // the first are read. Then the first widths that take two passes.
 TEST_F(CudaOps, LayerNormGradientInOnePass) {
   const sy_layer_norm_attributes plain{.eps = 1e-5f}, residual{.eps = 1e-5f, .residual = 1};
+  const sy_layer_norm_attributes sums{.eps = 1e-5f, .residual = 1, .column_sums = 1};
   const std::vector<std::array<int64_t, 2>> shapes = {{2120, 264}, {1037, 8}, {531, 72}, {70, 128}, {17, 256},
                                                       {1, 768},    {5, 520},  {3, 1024}, {3, 4096}, {3, 4104}};
   for (const auto& [rows, c] : shapes) {
@@ -186,6 +187,8 @@ TEST_F(CudaOps, LayerNormGradientInOnePass) {
     if (!many) dtypes_ = {SY_F32, SY_BF16, SY_F16};
     if (!many) Agree("layer_norm_backward", plain, {x, vector, row, rstd, x}, {x, vector, vector});
     Agree("layer_norm_backward", residual, {x, vector, row, rstd, x, x}, {x, vector, vector});
+    if (c > 4096) dtypes_ = {SY_F32};  // two passes sum what was rounded
+    Agree("layer_norm_backward", sums, {x, vector, row, rstd, x, x}, {x, vector, vector, vector});
   }
 }
 
@@ -425,7 +428,17 @@ TEST_F(CudaOps, MatmulWithEpiloguesOfTheLibraryAndOfItsOwn) {
     Agree("matmul", a, {{{40, 16}}, {{24, 16}}, Fixed({24}), {{40, 24}}}, {{{40, 24}}});
     const sy_matmul_attributes gradient{.alpha = 1, .activation = activation, .activation_gradient = 1};
     Agree("matmul", gradient, {{{40, 16}}, {{16, 24}}, {{40, 24}}}, {{{40, 24}}});
+    sy_matmul_attributes sums = gradient;  // of f32, which is not rounded before it is summed
+    sums.column_sums = 1;
+    Agree("matmul", sums, {{{2, 20, 16}}, {{2, 16, 24}}, {{2, 20, 24}}}, {Fixed({2, 20, 24}), Fixed({24})});
+    Agree("matmul", sums, {{{11, 16}}, {{16, 9}}, {{11, 9}}}, {Fixed({11, 9}), Fixed({9})});  // no eights
+    sums.residual = 1;  // a pass that does more than the derivative
+    Agree("matmul", sums, {{{40, 16}}, {{16, 24}}, {{40, 24}}, {{40, 24}}}, {Fixed({40, 24}), Fixed({24})});
   }
+  // Rows in parts of which the last is not full, and columns of more than one block.
+  const sy_matmul_attributes sums{
+      .alpha = 1, .activation = SY_ACTIVATION_GELU, .activation_gradient = 1, .column_sums = 1};
+  Agree("matmul", sums, {{{403, 8}}, {{8, 264}}, {{403, 264}}}, {Fixed({403, 264}), Fixed({264})});
   const sy_matmul_attributes weights{.transpose_a = 1, .alpha = 1, .bias_gradient = 1};
   Agree("matmul", weights, {{{500, 40}}, {{500, 16}}}, {{{40, 16}}, Fixed({40})});
 }

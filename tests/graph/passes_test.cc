@@ -43,6 +43,16 @@ int ResidualNorms(const Graph& graph, const std::string& op) {
   return CountWhere<sy_layer_norm_attributes>(graph, op,
                                               [](const sy_layer_norm_attributes& a) { return a.residual == 1; });
 }
+int NormsWithSums(const Graph& graph) {
+  return CountWhere<sy_layer_norm_attributes>(graph, "layer_norm_backward",
+                                              [](const sy_layer_norm_attributes& a) { return a.column_sums == 1; });
+}
+int MatmulsWithSums(const Graph& graph) {
+  return Matmuls(graph, [](const sy_matmul_attributes& a) { return a.column_sums == 1; });
+}
+int BiasGradients(const Graph& graph) {
+  return Matmuls(graph, [](const sy_matmul_attributes& a) { return a.bias_gradient == 1; });
+}
 int ResidualMatmuls(const Graph& graph) {
   return Matmuls(graph, [](const sy_matmul_attributes& a) { return a.residual == 1; });
 }
@@ -276,7 +286,11 @@ TEST(FusionTest, ATrainingStepFusesItsGradientsToo) {
   EXPECT_EQ(Written(fused), Written(source));
   EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.save_preactivation == 1; }), kDepth);
   EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.activation_gradient == 1; }), kDepth);
-  EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.bias_gradient == 1; }), 4 * kDepth + 2);
+  // Of fc1 beside the activation's gradient; of proj, and of fc2 but the last block's, beside that of the next norm. The
+  // others, of qkv, patches and head, stay with the weights'.
+  EXPECT_EQ(MatmulsWithSums(fused), kDepth);
+  EXPECT_EQ(NormsWithSums(fused), 2 * kDepth - 1);
+  EXPECT_EQ(BiasGradients(fused), kDepth + 3);
   EXPECT_EQ(Count(fused, "matmul"), Count(source, "matmul"));
   EXPECT_EQ(ResidualMatmuls(fused), 2 * kDepth);
   EXPECT_EQ(ResidualNorms(fused, "layer_norm"), 0);
@@ -289,15 +303,55 @@ TEST(FusionTest, ATrainingStepFusesItsGradientsToo) {
   }
 }
 
+TEST(FusionTest, BiasGradientsStayWithTheWeightsWhereABackendHasNoOtherSums) {
+  const Graph fused = Fuse(TrainingGraph(kMicro, 2), [](const Graph&, const Node& node) {
+    if (node.op == "layer_norm_backward") return node.attributes.as<sy_layer_norm_attributes>().column_sums == 0;
+    return node.op != "matmul" || node.attributes.as<sy_matmul_attributes>().column_sums == 0;
+  });
+  ExpectWellFormed(fused);
+  EXPECT_EQ(MatmulsWithSums(fused) + NormsWithSums(fused), 0);
+  EXPECT_EQ(BiasGradients(fused), 4 * kDepth + 2);
+}
+
+TEST(FusionTest, SumsOfRowsStandBesideWhatMakesTheRows) {
+  const auto sums = [](const std::function<Value(const Value& dt)>& sum) {
+    Graph graph;
+    const auto input = [&](const char* name, Shape shape) { return graph.Input(name, {DType::kF32, shape}, {}); };
+    sy_matmul_attributes a{.alpha = 1, .activation = SY_ACTIVATION_GELU, .activation_gradient = 1};
+    const Value dt =
+        ops::MatmulNode({input("dy", {6, 4}), input("w", {4, 8}), input("t", {6, 8})}, a, DType::kF32)[0];
+    graph.Output("dt", dt);
+    graph.Output("sum", sum(dt));
+    const Graph fused = Fuse(std::move(graph), Everything);
+    ExpectWellFormed(fused);
+    EXPECT_EQ(MatmulsWithSums(fused) + Count(fused, "reduce"), 1);
+    return MatmulsWithSums(fused) == 1;
+  };
+  const auto of_rows = [](const Value& x) { return ops::SumOfRows(x); };
+  EXPECT_TRUE(sums(of_rows));
+  EXPECT_TRUE(sums([&](const Value& dt) { return of_rows(ops::Reshape(dt, {2, 3, 8})); }));
+  EXPECT_TRUE(sums([&](const Value& dt) { return of_rows(ops::Cast(dt, DType::kBF16)); }));
+  EXPECT_TRUE(sums([](const Value& dt) { return ops::Reduce(dt, SY_REDUCE_SUM, 1, 1, true); }));
+  EXPECT_FALSE(sums([&](const Value& dt) { return of_rows(ops::Reshape(dt, {12, 4})); }));  // other rows
+  EXPECT_FALSE(sums([&](const Value& dt) { return of_rows(ops::Scale(dt, 2)); }));
+  EXPECT_FALSE(sums([](const Value& dt) { return ops::Reduce(dt, SY_REDUCE_SUM, 2); }));         // of columns
+  EXPECT_FALSE(sums([](const Value& dt) { return ops::Reduce(dt, SY_REDUCE_SUM, 1, 0.5f); }));  // a mean
+  EXPECT_FALSE(sums([](const Value& dt) { return ops::Reduce(dt, SY_REDUCE_MAX, 1); }));
+  EXPECT_FALSE(sums([](const Value& dt) {  // of some of the rows' axes
+    return ops::Reduce(ops::Reshape(dt, {2, 3, 8}), SY_REDUCE_SUM, 2);
+  }));
+}
+
 TEST(FusionTest, NothingIsFusedThatTheBackendRefuses) {
   const Graph source = TrainingGraph(kMicro, 2);
   const Graph plain = Fuse(source, [](const Graph&, const Node& node) {
     if (node.op == "layer_norm" || node.op == "layer_norm_backward") {
-      return node.attributes.as<sy_layer_norm_attributes>().residual == 0;
+      const auto& a = node.attributes.as<sy_layer_norm_attributes>();
+      return !a.residual && !a.column_sums;
     }
     if (node.op != "matmul") return node.op != "pointwise";
     const auto& a = node.attributes.as<sy_matmul_attributes>();
-    return !a.activation && !a.activation_gradient && !a.bias_gradient && !a.residual;
+    return !a.activation && !a.activation_gradient && !a.bias_gradient && !a.column_sums && !a.residual;
   });
   ExpectWellFormed(plain);
   EXPECT_EQ(PlainMatmuls(plain), Count(source, "matmul"));

@@ -67,6 +67,8 @@ std::vector<TensorType> MatmulTypes(const Signature& call) {
   std::vector<TensorType> results = {product};
   if (a.save_preactivation) results.push_back(product);
   if (a.bias_gradient) results.push_back({DType::kF32, {m}});
+  if (a.column_sums) results.push_back({DType::kF32, {n}});
+  call.Require(results.size() <= 2, "save_preactivation, bias_gradient and column_sums exclude each other");
   return results;
 }
 
@@ -76,7 +78,7 @@ std::vector<Value> MatmulGradient(Graph& graph, int id, const std::vector<Value>
   const Node node = graph.node(id);
   const auto a = node.attributes.as<sy_matmul_attributes>();
   const Value x = graph.value(node.inputs[0]), w = graph.value(node.inputs[1]);
-  if (a.activation_gradient)
+  if (a.activation_gradient || a.column_sums)
     ThrowBuildError("matmul", "no gradient rule of a product that is itself a gradient", {x, w}, node.where);
   std::vector<Value> gradients(node.inputs.size());
   Value dt = dy[0];
@@ -116,11 +118,11 @@ std::vector<Value> MatmulGradient(Graph& graph, int id, const std::vector<Value>
   return gradients;
 }
 
-// Drops what a plain product does not have: activation, residual, bias, alpha, bias gradient, each as its own node.
+// Drops what a plain product does not have: activation, residual, bias, alpha, sums, each as its own node.
 std::vector<Value> MatmulDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
   const auto a = node.attributes.as<sy_matmul_attributes>();
   if (!a.bias && !a.activation && !a.save_preactivation && !a.activation_gradient && !a.residual && !a.bias_gradient &&
-      a.alpha == 1) {
+      !a.column_sums && a.alpha == 1) {
     if (std::vector<Value> rounded = ops::CastSums(graph, node, inputs); !rounded.empty()) return rounded;
     // Strip transposes last: an elementary product takes neither.
     if (!a.transpose_a && !a.transpose_b) return {};
@@ -158,6 +160,7 @@ std::vector<Value> MatmulDecompose(Graph& graph, const Node& node, const std::ve
     const int k_axis = inputs[0].rank() - (a.transpose_a ? 2 : 1);
     results.push_back(ops::Reduce(ops::Cast(inputs[0], DType::kF32), SY_REDUCE_SUM, 1u << k_axis));
   }
+  if (a.column_sums) results.push_back(ops::SumOfRows(t));
   return results;
 }
 
@@ -173,6 +176,7 @@ std::string MatmulFactors(const Graph&, const Node& node) {
   line += " -> ... m n";
   if (a.save_preactivation) line += ", ... m n";
   if (a.bias_gradient) line += ", m =n";
+  if (a.column_sums) line += ", n";
   return line;
 }
 

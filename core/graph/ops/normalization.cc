@@ -14,7 +14,9 @@ Shape Rows(const Shape& x) { return x.size() == 1 ? Shape{1} : Shape(x.begin(), 
 
 // y may be asked for in another floating dtype than x.
 std::vector<TensorType> LayerNormTypes(const Signature& call) {
-  const bool residual = call.attributes.as<sy_layer_norm_attributes>().residual != 0;
+  const auto& a = call.attributes.as<sy_layer_norm_attributes>();
+  const bool residual = a.residual != 0;
+  call.Require(!a.column_sums, "column_sums belongs to the backward");
   call.RequireInputs(residual ? 4 : 3);
   CheckChannels(call, residual ? 2 : 1, call.inputs.size());
   const DType dtype = call.DTypeOr(call[0].dtype);
@@ -29,7 +31,8 @@ std::vector<TensorType> LayerNormTypes(const Signature& call) {
 
 // dh may be asked for in another floating dtype than h.
 std::vector<TensorType> LayerNormBackwardTypes(const Signature& call) {
-  const bool residual = call.attributes.as<sy_layer_norm_attributes>().residual != 0;
+  const auto& a = call.attributes.as<sy_layer_norm_attributes>();
+  const bool residual = a.residual != 0;
   call.RequireInputs(residual ? 6 : 5);
   CheckChannels(call, 1, 2);
   const Shape &h = call.shape(0), rows = Rows(h);
@@ -38,7 +41,9 @@ std::vector<TensorType> LayerNormBackwardTypes(const Signature& call) {
   const DType dtype = call.DTypeOr(call[0].dtype);
   call.Require(IsFloating(dtype), "the result must be floating");
   const TensorType channel = {DType::kF32, {h.back()}};
-  return {{dtype, h}, channel, channel};
+  std::vector<TensorType> results = {{dtype, h}, channel, channel};
+  if (a.column_sums) results.push_back(channel);
+  return results;
 }
 
 // mean and rstd of group_norm's x (input 0).
@@ -148,9 +153,10 @@ std::vector<Value> LayerNormBackwardDecompose(Graph&, const Node& node, const st
               dot = ops::Reduce(ops::Mul(g, x), SY_REDUCE_SUM, last, inverse, true);
   Value dh = ops::Mul(rstd, ops::Sub(ops::Sub(g, mean), ops::Mul(x, dot)));
   if (a.residual) dh = ops::Add(dh, inputs[5]);
-  const Value dgamma = h.rank() == 1 ? ops::Mul(dy, x) : ops::Reduce(ops::Mul(dy, x), SY_REDUCE_SUM, last - 1);
-  const Value dbeta = h.rank() == 1 ? dy : ops::Reduce(dy, SY_REDUCE_SUM, last - 1);
-  return {ops::Cast(dh, node.outputs[0].dtype), dgamma, dbeta};
+  std::vector<Value> results = {ops::Cast(dh, node.outputs[0].dtype), ops::SumOfRows(ops::Mul(dy, x)),
+                                ops::SumOfRows(dy)};
+  if (a.column_sums) results.push_back(ops::SumOfRows(dh));
+  return results;
 }
 
 std::vector<Value> GroupNormGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
@@ -210,8 +216,10 @@ std::string LayerNormFactors(const Graph&, const Node& node) {
   return residual ? "... _, ... _, _, _ -> ... _, ..., ..., ... _" : "... _, _, _ -> ... _, ..., ...";
 }
 std::string LayerNormBackwardFactors(const Graph&, const Node& node) {
-  const bool residual = node.attributes.as<sy_layer_norm_attributes>().residual != 0;
-  return residual ? "... _, _, ..., ..., ... _, ... _ -> ... _, _, _" : "... _, _, ..., ..., ... _ -> ... _, _, _";
+  const auto& a = node.attributes.as<sy_layer_norm_attributes>();
+  std::string line = "... _, _, ..., ..., ... _";
+  line += a.residual ? ", ... _ -> ... _, _, _" : " -> ... _, _, _";
+  return a.column_sums ? line + ", _" : line;
 }
 
 }  // namespace

@@ -64,6 +64,10 @@ namespace {
 uint32_t AllAxes(const Value& x) { return (1u << x.rank()) - 1; }
 }  // namespace
 
+Value SumOfRows(const Value& x, Where where) {
+  const Value wide = Cast(x, DType::kF32, where);
+  return x.rank() == 1 ? wide : Reduce(wide, SY_REDUCE_SUM, (1u << (x.rank() - 1)) - 1, 1, false, where);
+}
 Value Sum(const Value& x, Where where) { return Reduce(x, SY_REDUCE_SUM, AllAxes(x), 1, false, where); }
 Value Mean(const Value& x, Where where) {
   return Reduce(x, SY_REDUCE_SUM, AllAxes(x), 1.0f / static_cast<float>(x.type().elements()), false, where);

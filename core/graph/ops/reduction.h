@@ -14,6 +14,8 @@ Value Reduce(const Value& x, int reduction, uint32_t axes, float scale = 1, bool
              Where where = Where::current());
 Value Sum(const Value& x, Where where = Where::current());   // over everything: (1)
 Value Mean(const Value& x, Where where = Where::current());  // over everything: (1)
+// Over all axes but the last: (C) f32.
+Value SumOfRows(const Value& x, Where where = Where::current());
 // Σ t² over all tensors: (1) f32.
 Value SquaredNorm(const std::vector<Value>& tensors, Where where = Where::current());
 

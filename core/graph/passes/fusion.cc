@@ -92,7 +92,8 @@ std::vector<Value> KernelFusion::Emit(Rewriting& r, const Node& like, const std:
 
 Graph Fuse(Graph source, const CanPrepare& can_prepare) {
   const Graph folded = FoldWindows(std::move(source), can_prepare);
-  return JoinPointwiseChains(KernelFusion(folded, can_prepare).Run(), can_prepare);
+  Graph joined = SumColumnsWhereTheyAreMade(KernelFusion(folded, can_prepare).Run(), can_prepare);
+  return JoinPointwiseChains(std::move(joined), can_prepare);
 }
 
 }  // namespace switchyard

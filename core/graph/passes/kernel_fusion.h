@@ -21,6 +21,9 @@ std::vector<int32_t> SourceRows(const Node& node, const Shape& input, size_t ski
 // window_fusion.cc: attention takes the numbers of the rows that are moved into windows before it, and back behind it.
 Graph FoldWindows(Graph source, const CanPrepare& can_prepare);
 
+// column_sums.cc: sums of rows beside what makes the rows.
+Graph SumColumnsWhereTheyAreMade(Graph source, const CanPrepare& can_prepare);
+
 // One fusion round's view of the source graph.
 struct Pattern {
   const Graph& graph;

@@ -22,6 +22,7 @@ void AddMatmul(Table& table) {
     std::vector<Operand> outputs = {T(with({m, n}))};
     if (a.save_preactivation) outputs.push_back(T(with({m, n})));
     if (a.bias_gradient) outputs.push_back(F({m}));
+    if (a.column_sums) outputs.push_back(F({n}));
     return table.Add("matmul", name, a, std::move(inputs), std::move(outputs));
   };
   add("odd", plain, {}, 13, 17, 19);
@@ -58,6 +59,12 @@ void AddMatmul(Table& table) {
     b.activation = activation;
     b.activation_gradient = 1;
     add(kGradients[activation], b, {}, 11, 23, 24);
+    b.column_sums = 1;
+    if (activation == SY_ACTIVATION_RELU) add("relu_gradient_and_sums", b, {2}, 9, 11, 13);
+    if (activation == SY_ACTIVATION_GELU) {  // eights, and rows in several parts
+      add("gelu_gradient_and_sums", b, {}, 11, 23, 24);
+      add("gelu_gradient_and_sums_of_many_rows", b, {}, 403, 8, 264);
+    }
   }
   a.residual = 1;
   add("linear_residual", a, {}, 21, 48, 16);

@@ -29,6 +29,21 @@ void AddLayerNorm(Table& table) {
   add_layer("two_channels", {7, 2}, false, 1e-2f);
   add_layer("long_rows", {2, 4099}, false, 1e-5f);
   add_layer("residual", {2, 9, 48}, true, 1e-6f);
+  // The gradient with its own sums, in rows of eights in one part and in several, and in others.
+  const auto add_sums = [&](const char* name, Dims dims, int32_t residual) {
+    sy_layer_norm_attributes a{};
+    a.eps = 1e-6f;
+    a.residual = residual;
+    a.column_sums = 1;
+    const Dims channels = {dims.back()}, rows(dims.begin(), dims.end() - 1);
+    std::vector<Operand> inputs = {T(dims), F(channels, Fill::kPositive), F(rows), F(rows, Fill::kPositive), T(dims)};
+    if (residual) inputs.push_back(T(dims));
+    table.Add("layer_norm_backward", name, a, inputs, {T(dims), F(channels), F(channels), F(channels)});
+  };
+  add_sums("sums", {2, 9, 48}, 1);
+  add_sums("sums_of_many_rows", {37, 83, 16}, 0);
+  add_sums("sums_of_long_rows", {5, 520}, 1);
+  add_sums("sums_odd", {3, 5, 37}, 1);
 }
 
 // Sizes that take paths of their own: few channels, eights of channels, groups across a vector, many rows in parts.
