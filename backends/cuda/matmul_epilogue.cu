@@ -47,7 +47,7 @@ __global__ void MatmulEpilogueKernel(int64_t elements, int64_t columns, int acti
 }
 
 // output = t·activation'(preactivation), and the block's part of its columns' sums. `output` may be the accumulator: a
-// thread has read its rows before it writes them, and what lies beyond the part's end is read and not used.
+// thread reads its rows before it writes them, one of them twice where the part has no other, and no thread reads another's.
 constexpr int kSummedAtOnce = 2;  // rows of a thread, so that their loads are under way together
 __global__ void __launch_bounds__(kWarp* kLanes)
     GradientSumsKernel(ColumnParts parts, int activation, EpilogueOperands p, float* partials) {
@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kWarp* kLanes)
     int64_t at[kSummedAtOnce];
 #pragma unroll
     for (int r = 0; r < kSummedAtOnce; ++r) {
-      at[r] = Least<int64_t>(from + r * blockDim.y, last - 1) * parts.columns + column;
+      const int64_t row = from + r * blockDim.y;
+      at[r] = (row < last ? row : from) * parts.columns + column;
       t[r] = LoadPacked(p.accumulator, at[r]);
       preactivation[r] = LoadPacked(p.preactivation, at[r]);
     }
