@@ -238,11 +238,7 @@ Status Keeping::ChooseWriters() {
   const Layout& layout = engine_.layout();
   const bool each_rank = !config_.broadcast_buffers;
   const bool divided = world.size() > 1 && GatheredBytes(layout, each_rank, world.data_size()) > 0;
-  if (!divided) {
-    if (config_.sharded_checkpoints && owner())
-      LogWarning("--sharded_checkpoints has no effect: all ranks have the same state, and rank 0 writes it");
-    return OkStatus();
-  }
+  if (!divided) return OkStatus();  // rank 0 has all of it
   SY_ASSIGN_OR_RETURN(const auto pieces, TakePieces(nullptr, layout, world.mesh, world.rank(), each_rank, 0));
   const int32_t own[] = {config_.sharded_checkpoints, !pieces.empty()};
   std::vector<int32_t> all(2 * static_cast<size_t>(world.size()));
@@ -250,7 +246,7 @@ Status Keeping::ChooseWriters() {
   for (size_t i = 0; i < all.size(); i += 2) {
     if (all[i] != 0) continue;
     if (config_.sharded_checkpoints && owner())
-      LogWarning("rank {} was started without --sharded_checkpoints: rank 0 gathers and writes all", i / 2);
+      LogWarning("rank {} was started with --sharded_checkpoints=0: rank 0 gathers and writes all", i / 2);
     return OkStatus();
   }
   SY_ASSIGN_OR_RETURN(const bool seen, EveryRankSeesRunFolder());

@@ -35,7 +35,7 @@ struct TrainingPlans {
   bool copies_state = false;                 // on the device, where a checkpoint is saved: see state_copy.h
   bool state_in_file = false;                // what of it lies on the host: --offload_dir
   bool statistics_of_each_rank = false;      // --broadcast_buffers=0
-  bool gathers_checkpoints = false;          // on rank 0: no --sharded_checkpoints
+  bool gathers_checkpoints = false;          // on rank 0: --sharded_checkpoints=0
 
   // Nothing is allocated, and the other ranks need not be there. reference: null where there is none. host: whose
   // kernels run on the host; null: the reference's.

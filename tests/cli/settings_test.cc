@@ -362,7 +362,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"sync_batchnorm", false},
                                   {"overlap_communication", true},
                                   {"pin_memory", "auto"},
-                                  {"sharded_checkpoints", false},
+                                  {"sharded_checkpoints", true},
                                   {"delay_allreduce", false},
                                   {"allreduce_dtype", "fp32"},
                                   {"powersgd_compression", false},

@@ -21,6 +21,7 @@ namespace {
 struct Ended {
   HostTensors parameters;
   std::string folder;
+  TrainableModel model;
   int64_t skipped = 0;
   std::map<std::string, double> metrics;  // of the last evaluation, and those of the averaged weights
 };
@@ -59,6 +60,7 @@ Ended Train(TrainConfig config, const std::string& offload, float fraction = 1, 
   EXPECT_TRUE(result.ok()) << Message(result.status());
   if (!result.ok()) return ended;
   ended.folder = result->run_folder;
+  ended.model = run->setup.model;
   ended.skipped = result->skipped_updates;
   ended.metrics = result->evaluation.metrics;
   for (const auto& [name, value] : result->evaluation.ema) ended.metrics["ema " + name] = value;
@@ -72,28 +74,22 @@ std::string Step(const Ended& run, int step) { return fmt::format("{}/checkpoint
 
 bool UpdatesAlikeOnTheHost() { return SharedWorld().choice.plugin == "null"; }
 
-// What a file holds, in f32 and otherwise.
+// What a checkpoint holds, in f32 and otherwise.
 struct Held {
   HostTensors floats;
-  std::map<std::string, std::string> others;  // dtype and bytes
+  SavedByName others;
 };
-Held ReadHeld(const std::string& path) {
+Held HeldIn(SavedByName tensors) {
   Held held;
-  const auto file = TensorFile::Open(path);
-  EXPECT_TRUE(file.ok()) << Message(file.status());
-  if (!file.ok()) return held;
-  for (const TensorFile::Entry& entry : file->entries()) {
-    std::string bytes(static_cast<size_t>(entry.bytes), '\0');
-    const Status read = file->Read(entry, bytes.data());
-    EXPECT_TRUE(read.ok()) << Message(read);
-    if (entry.dtype != "F32") {
-      held.others[entry.name] = entry.dtype + bytes;
+  for (auto& [name, saved] : tensors) {
+    if (saved.dtype != "F32") {
+      held.others[name] = std::move(saved);
       continue;
     }
-    HostTensor& tensor = held.floats[entry.name];
-    tensor.shape.assign(entry.shape.begin(), entry.shape.end());
-    tensor.values.resize(bytes.size() / sizeof(float));
-    std::memcpy(tensor.values.data(), bytes.data(), bytes.size());
+    HostTensor& tensor = held.floats[name];
+    tensor.shape = saved.shape;
+    tensor.values.resize(saved.bytes.size() / sizeof(float));
+    std::memcpy(tensor.values.data(), saved.bytes.data(), saved.bytes.size());
   }
   return held;
 }
@@ -110,6 +106,10 @@ HostTensors WithoutBiasesOfKeys(HostTensors tensors) {
 }
 
 // Where updates differ in rounding.
+void ExpectWithinRounding(const Held& found, const Held& expected, double tolerance) {
+  ExpectEqualTensors(found.others, expected.others);
+  ExpectClose(WithoutBiasesOfKeys(found.floats), WithoutBiasesOfKeys(expected.floats), tolerance);
+}
 void ExpectWithinRounding(const Ended& found, const Ended& expected, double tolerance) {
   ExpectClose(WithoutBiasesOfKeys(found.parameters), WithoutBiasesOfKeys(expected.parameters), tolerance);
   ASSERT_EQ(found.metrics.size(), expected.metrics.size());
@@ -120,12 +120,9 @@ void ExpectWithinRounding(const Ended& found, const Ended& expected, double tole
     }
   }
   if (SharedWorld().rank() != 0) return;
-  for (const char* file : {"/model.safetensors", "/state.safetensors"}) {
-    SCOPED_TRACE(file);
-    const Held one = ReadHeld(Step(found, 6) + file), other = ReadHeld(Step(expected, 6) + file);
-    EXPECT_TRUE(one.others == other.others) << "counters";
-    ExpectClose(WithoutBiasesOfKeys(one.floats), WithoutBiasesOfKeys(other.floats), tolerance);
-  }
+  const std::string one = Step(found, 6), other = Step(expected, 6);
+  ExpectWithinRounding(HeldIn(WeightsOf(one)), HeldIn(WeightsOf(other)), tolerance);
+  ExpectWithinRounding(HeldIn(StateOf(one, found.model)), HeldIn(StateOf(other, expected.model)), tolerance);
 }
 
 // The parameters, what was evaluated, and all that the last checkpoint holds.
@@ -134,8 +131,9 @@ void ExpectSame(const Ended& found, const Ended& expected, double tolerance = 1e
   ExpectEqual(found.parameters, expected.parameters);
   EXPECT_EQ(found.metrics, expected.metrics);
   if (SharedWorld().rank() != 0) return;
-  for (const char* file : {"/model.safetensors", "/state.safetensors"})
-    ExpectEqualBytes(Bytes(Step(found, 6) + file), Bytes(Step(expected, 6) + file), file);
+  ExpectEqualBytes(Bytes(Step(found, 6) + "/model.safetensors"), Bytes(Step(expected, 6) + "/model.safetensors"),
+                   "the model");
+  ExpectEqualTensors(StateOf(Step(found, 6), found.model), StateOf(Step(expected, 6), expected.model));
 }
 
 // The optimizer and the stage of sharing.

@@ -1,5 +1,6 @@
 // Ranks that send gradients of low rank: before that starts they train as those that send all, behind it several as one
 // does; a run that is taken up goes on with what each rank has left over; they learn.
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -152,12 +153,12 @@ TEST(PowerSgdTraining, OfStagesAndDividedModelsGoesOnAnywhere) {
   }
 }
 
-// Of what a file of tensors holds of `name`, the first byte becomes another one.
-void Damage(const std::string& path, const std::string& name) {
+// Of what a file of tensors holds of `name`, the first byte becomes another one. Does it hold something?
+bool Damage(const std::string& path, const std::string& name) {
   const auto file = TensorFile::Open(path);
-  ASSERT_TRUE(file.ok()) << Message(file.status());
-  const TensorFile::Entry* const entry = file->Find(name);
-  ASSERT_NE(entry, nullptr);
+  EXPECT_TRUE(file.ok()) << Message(file.status());
+  const TensorFile::Entry* const entry = file.ok() ? file->Find(name) : nullptr;
+  if (entry == nullptr) return false;
   std::fstream bytes(path, std::ios::in | std::ios::out | std::ios::binary);
   uint64_t header = 0;
   bytes.read(reinterpret_cast<char*>(&header), sizeof header);
@@ -166,6 +167,17 @@ void Damage(const std::string& path, const std::string& name) {
   const int found = bytes.get();
   bytes.seekp(at);
   bytes.put(static_cast<char>(found ^ 1));
+  return true;
+}
+
+// The same in a checkpoint, of what each rank wrote of it.
+void DamageOfEachRank(const std::string& checkpoint, const std::string& name) {
+  int damaged = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
+    const std::string file = entry.path().filename();
+    if (file.starts_with("state") && file.ends_with(".safetensors")) damaged += Damage(entry.path(), name);
+  }
+  EXPECT_EQ(damaged, SharedWorld().size());
 }
 
 // A run that has no use for what ranks left over does not read it: there it may be damaged. It says once what is lost.
@@ -174,8 +186,7 @@ TEST(PowerSgdTraining, ErrorsAreReadOnlyWhereTheyGoOn) {
   const LowRankRun with = TrainLowRank(config, SharedWorld());
   TakeTurns();
   config.resume = LowRankStep(with.folder, 5);
-  if (SharedWorld().rank() == 0)
-    Damage(*config.resume + "/state.safetensors", "each_rank/power_sgd_error/blocks.0.mlp.fc1.weight");
+  if (SharedWorld().rank() == 0) DamageOfEachRank(*config.resume, "each_rank/power_sgd_error/blocks.0.mlp.fc1.weight");
   TakeTurns();
   const auto damaged = MakeRun(config, SharedWorld());
   EXPECT_THAT(Message(damaged.status()), testing::HasSubstr("each_rank/power_sgd_error/blocks.0.mlp.fc1.weight"));
@@ -194,9 +205,10 @@ TEST(PowerSgdTraining, ErrorsAreReadOnlyWhereTheyGoOn) {
   TakeTurns();
 }
 
-// What ranks bring together for a checkpoint is told as what it is in the file.
+// What ranks bring together for a checkpoint is told as what it is in the file; nothing where each writes its own.
 TEST(PowerSgdTraining, ExplainTellsOfWhatACheckpointGathers) {
-  const TrainConfig config = LowRankConfig("gathers");
+  TrainConfig config = LowRankConfig("gathers");
+  config.sharded_checkpoints = false;
   World& world = SharedWorld();
   const auto setup = SettledRun(config, world);
   ASSERT_TRUE(setup.ok()) << Message(setup.status());
@@ -214,6 +226,14 @@ TEST(PowerSgdTraining, ExplainTellsOfWhatACheckpointGathers) {
   }
   EXPECT_GT(gathered, 0u);
   EXPECT_EQ(plans.Report().checkpoint_host_bytes, plans.layout->bytes(kStateArena) + gathered);
+  config.sharded_checkpoints = true;
+  const auto sharded = SettledRun(config, world);
+  ASSERT_TRUE(sharded.ok()) << Message(sharded.status());
+  TrainingPlans of_shards;
+  const Status compiled_too =
+      of_shards.CompileRun(sharded->config, sharded->model, world.mesh, 0, 6, *world.device, world.reference.get());
+  ASSERT_TRUE(compiled_too.ok()) << Message(compiled_too);
+  EXPECT_EQ(of_shards.Report().checkpoint_host_bytes, plans.layout->bytes(kStateArena));
   TakeTurns();
 }
 

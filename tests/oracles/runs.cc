@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +12,8 @@
 #include "core/base/environment.h"
 #include "core/base/random.h"
 #include "core/runtime/plugins/registry.h"
+#include "core/train/checkpoint.h"
+#include "core/train/each_rank.h"
 #include "gtest/gtest.h"
 #include "zlib.h"
 
@@ -241,6 +244,92 @@ void ExpectEqualBytes(const std::string& found, const std::string& expected, con
   differences.ExpectNone();
 }
 
+namespace {
+
+template <typename File>
+SavedByName ReadAll(const File& file) {
+  SavedByName tensors;
+  for (const TensorFile::Entry& entry : file.entries()) {
+    std::string bytes(static_cast<size_t>(entry.bytes), '\0');
+    const Status read = file.Read(entry, bytes.data());
+    EXPECT_TRUE(read.ok()) << Message(read);
+    tensors[entry.name] = {entry.dtype, {entry.shape.begin(), entry.shape.end()}, std::move(bytes)};
+  }
+  return tensors;
+}
+
+// A weight, or what has a weight's shape, as files of one rank have it: one tensor or several. Nothing where it is
+// none.
+SavedByName Published(const std::string& name, const SavedTensor& tensor, const TrainableModel& model,
+                      const SavedByName& weights) {
+  HostTensor whole{tensor.shape, std::vector<float>(tensor.bytes.size() / sizeof(float))};
+  std::memcpy(whole.values.data(), tensor.bytes.data(), tensor.bytes.size());
+  HostTensors published;
+  published[name] = std::move(whole);
+  if (model.to_file) published = model.to_file(std::move(published));
+  SavedByName tensors;
+  for (const auto& [in_file, values] : published) {
+    if (!weights.contains(in_file) || weights.at(in_file).shape != values.shape) return {};
+    const auto* const bytes = reinterpret_cast<const char*>(values.values.data());
+    tensors[in_file] = {"F32", values.shape, std::string(bytes, values.values.size() * sizeof(float))};
+  }
+  return tensors;
+}
+
+}  // namespace
+
+SavedByName WeightsOf(const std::string& checkpoint) {
+  const auto loaded = LoadCheckpoint(checkpoint);
+  EXPECT_TRUE(loaded.ok()) << Message(loaded.status());
+  return loaded.ok() ? ReadAll(loaded->weights) : SavedByName();
+}
+
+SavedByName StateOf(const std::string& checkpoint, const TrainableModel& model) {
+  const auto loaded = LoadCheckpoint(checkpoint);
+  EXPECT_TRUE(loaded.ok()) << Message(loaded.status());
+  if (!loaded.ok()) return {};
+  SavedByName saved = ReadAll(loaded->state);
+  if (!loaded->state.in_pieces()) return saved;
+  const SavedByName weights = ReadAll(loaded->weights);
+  SavedByName state;
+  for (auto& [name, tensor] : saved) {
+    const size_t slash = name.find('/');
+    const std::string kind = slash == std::string::npos ? "" : name.substr(0, slash + 1);
+    const bool of_weight = tensor.dtype == "F32" && !kind.starts_with("power_sgd") && kind != kEachRank;
+    const SavedByName published =
+        of_weight ? Published(name.substr(kind.size()), tensor, model, weights) : SavedByName();
+    for (const auto& [in_file, values] : published) {
+      if (kind.empty()) {
+        EXPECT_TRUE(values == weights.at(in_file)) << in_file;
+      } else {
+        state[kind + in_file] = values;
+      }
+    }
+    if (published.empty()) state[name] = std::move(tensor);
+  }
+  return state;
+}
+
+void ExpectEqualTensors(const SavedByName& found, const SavedByName& expected) {
+  Differences differences;
+  for (const auto& [name, tensor] : expected) {
+    const auto other = found.find(name);
+    if (other == found.end()) {
+      differences.Add("{} is missing", name);
+    } else if (other->second.dtype != tensor.dtype || other->second.shape != tensor.shape) {
+      differences.Add("{}: {} {}, expected {} {}", name, other->second.dtype, ToString(other->second.shape),
+                      tensor.dtype, ToString(tensor.shape));
+    } else if (other->second.bytes != tensor.bytes) {
+      const auto at = std::mismatch(tensor.bytes.begin(), tensor.bytes.end(), other->second.bytes.begin()).first;
+      differences.Add("{} differs from byte {} of {} on", name, at - tensor.bytes.begin(), tensor.bytes.size());
+    }
+  }
+  for (const auto& [name, tensor] : found) {
+    if (!expected.contains(name)) differences.Add("{} is too much", name);
+  }
+  differences.ExpectNone();
+}
+
 void TakeTurns() {
   if (SharedWorld().communicator) {
     ASSERT_TRUE(SharedWorld().communicator->Barrier("turns").ok());
@@ -271,7 +360,7 @@ void ExpectToGoOnAnywhere(const TrainConfig& config) {
   const std::string checkpoints = result->run_folder + "/checkpoints/";
   const std::string last = fmt::format("{}step-{:08}", checkpoints, *config.steps);
   const bool reads = SharedWorld().rank() == 0;
-  const std::string state = reads ? Bytes(last + "/state.safetensors") : "";
+  const SavedByName state = reads ? StateOf(last, whole->setup.model) : SavedByName();
   const std::string model = reads ? Bytes(last + "/model.safetensors") : "";
 
   for (const int from : {1, 4, 5}) {  // in the middle of the first epoch, between two, in the middle of the second
@@ -287,7 +376,7 @@ void ExpectToGoOnAnywhere(const TrainConfig& config) {
     EXPECT_EQ(again->run_folder, std::filesystem::canonical(result->run_folder));
     ExpectEqual(*resumed->trainer->Parameters(), expected);
     if (!reads) continue;
-    ExpectEqualBytes(Bytes(last + "/state.safetensors"), state, "moments and counters");
+    ExpectEqualTensors(StateOf(last, whole->setup.model), state);
     ExpectEqualBytes(Bytes(last + "/model.safetensors"), model, "the model");
   }
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -58,6 +59,20 @@ double DistanceOfMovements(const HostTensors& found, const HostTensors& expected
 std::string Bytes(const std::string& path);  // of a file
 // A test failure that names `what` and, of the bytes that differ, a few and how many more. Local.
 void ExpectEqualBytes(const std::string& found, const std::string& expected, const std::string& what);
+// What a file or a checkpoint has of a tensor.
+struct SavedTensor {
+  std::string dtype;
+  Shape shape;
+  std::string bytes;
+  friend bool operator==(const SavedTensor&, const SavedTensor&) = default;
+};
+using SavedByName = std::map<std::string, SavedTensor>;
+SavedByName WeightsOf(const std::string& checkpoint);
+// The state of a checkpoint, written by one rank or by several, under the names and in the layout that it has where one
+// rank writes it. Weights that are among its pieces have to be those of its file of weights, and are left out.
+SavedByName StateOf(const std::string& checkpoint, const TrainableModel& model);
+// Test failures that name the tensors and of each the first byte that differs. Local.
+void ExpectEqualTensors(const SavedByName& found, const SavedByName& expected);
 // All ranks have come here, and what they wrote is there.
 void TakeTurns();
 // Four updates an epoch with the batch that `config` has, six in all, each saved; and with all that a run takes from
