@@ -206,29 +206,48 @@ Status Keeping::OpenRunFolder() {
   return OkStatus();
 }
 
-// Rank 0 writes there what no other folder has.
-StatusOr<bool> Keeping::EveryRankSeesRunFolder() {
-  constexpr char kSeen[] = ".seen";
+// Each writes a file there, which rank 0 looks for: who cannot would fail the run at its first checkpoint.
+StatusOr<bool> Keeping::EveryRankSharesRunFolder() {
+  constexpr char kMeeting[] = ".ranks";
   World& world = engine_.world();
-  std::string mark;
+  std::string mark;  // what no other folder has
   if (owner()) {
     SY_ASSIGN_OR_RETURN(const std::string random, RandomBytes(8));
     mark = Hexadecimal(random);
-    SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder_));
-    SY_RETURN_IF_ERROR(folder.Replace(kSeen, {BytesOf(mark)}));
+    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
+    SY_RETURN_IF_ERROR(run.Remove(kMeeting));  // of a start that was cut short
+    SY_RETURN_IF_ERROR(run.CreateInside(kMeeting).status());
   }
   SY_RETURN_IF_ERROR(world.BroadcastText(mark, 0));
-  const auto found = ReadWholeFile(run_folder_ + "/" + kSeen, mark.size());
-  int32_t first = found.ok() && *found == mark ? world.size() : world.rank();
-  SY_RETURN_IF_ERROR(world.communicator->AllReduce("sees_run_folder", &first, &first, 1, SY_I32, SY_MIN));
+  const auto name = [&](int rank) { return fmt::format("{}-{}", mark, rank); };
+  const auto write = [&]() -> Status {
+    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
+    SY_ASSIGN_OR_RETURN(const Folder meeting, run.OpenInside(kMeeting));
+    return meeting.Write(name(world.rank()), {BytesOf(mark)});
+  };
+  const Status written = write();
+  const auto agree = [&world](int32_t* first) {
+    return world.communicator->AllReduce("shares_run_folder", first, first, 1, SY_I32, SY_MIN);
+  };
+  int32_t first = written.ok() ? world.size() : world.rank();
+  SY_RETURN_IF_ERROR(agree(&first));
+  std::string why = written.ok() ? "what it writes there does not come to rank 0" : Message(written);
+  if (first < world.size()) {
+    SY_RETURN_IF_ERROR(world.BroadcastText(why, first));
+  } else if (owner()) {
+    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
+    SY_ASSIGN_OR_RETURN(const Folder meeting, run.OpenInside(kMeeting));
+    for (first = 0; first < world.size() && meeting.Has(name(first));) ++first;
+  }
+  SY_RETURN_IF_ERROR(agree(&first));
   if (owner()) {
-    SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder_));
-    SY_RETURN_IF_ERROR(folder.Remove(kSeen));
+    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
+    SY_RETURN_IF_ERROR(run.Remove(kMeeting));
     if (first != world.size())
       LogWarning(
-          "rank {} on {} does not see the run folder {}: each checkpoint is gathered on rank 0, for which steps wait; "
-          "with --output on a file system of all hosts each rank writes its part",
-          first, world.processes.host_names[static_cast<size_t>(first)], run_folder_);
+          "rank {} on {} does not share the run folder {} with rank 0 ({}): each checkpoint is gathered on rank 0, for "
+          "which steps wait; with --output on a file system to which all hosts write, each rank writes its part",
+          first, world.processes.host_names[static_cast<size_t>(first)], run_folder_, why);
   }
   return first == world.size();
 }
@@ -249,8 +268,8 @@ Status Keeping::ChooseWriters() {
       LogWarning("rank {} was started with --sharded_checkpoints=0: rank 0 gathers and writes all", i / 2);
     return OkStatus();
   }
-  SY_ASSIGN_OR_RETURN(const bool seen, EveryRankSeesRunFolder());
-  if (!seen) return OkStatus();
+  SY_ASSIGN_OR_RETURN(const bool shared, EveryRankSharesRunFolder());
+  if (!shared) return OkStatus();
   // Rank 0 publishes, whatever it owns.
   for (int rank = 0; rank < world.size(); ++rank) {
     if (rank == 0 || all[2 * static_cast<size_t>(rank) + 1] != 0) writers_.push_back(rank);

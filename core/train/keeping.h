@@ -31,8 +31,8 @@ class Keeping {
 
   // A folder for the run, or its own where it goes on in one; locked. Where state lies in host memory, that of the copy
   // that Save makes is taken before, so that no checkpoint is refused it later. All ranks come to the same verdict.
-  // Where ranks have parts of the state, each will write its own, if all see the folder; else rank 0 warns, and gathers
-  // all.
+  // Where ranks have parts of the state, each will write its own, if all can write to the folder; else rank 0 warns,
+  // and gathers all.
   Status OpenRunFolder();
   const std::string& run_folder() const { return run_folder_; }
 
@@ -46,7 +46,7 @@ class Keeping {
  private:
   Status MakeOrTakeUpRunFolder();
   Status ChooseWriters();
-  StatusOr<bool> EveryRankSeesRunFolder();
+  StatusOr<bool> EveryRankSharesRunFolder();
   Status Begin(CheckpointContents contents, const SaveOptions& options);  // of rank 0, which writes all
   Status BeginShared(CheckpointContents contents, const SaveOptions& options);
   StatusOr<std::optional<double>> BestIn(const nlohmann::json& record, const std::string& folder) const;

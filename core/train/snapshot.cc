@@ -438,6 +438,11 @@ Status RestorePieces(Engine& engine, const SavedTensors& saved, const Refusal& r
 
 Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
                        const std::string& path, bool each_rank) {
+  SY_ASSIGN_OR_RETURN(const std::string difference,
+                      engine.world().FirstDifference(fmt::format("state.json {}\n", checkpoint.seal)));
+  if (!difference.empty())
+    return FailedPrecondition(
+        "{} is not the same on all ranks: {}; name and digest. Is it the same folder on all hosts?", path, difference);
   const Refusal refused(checkpoint, path);
   const Layout& layout = engine.layout();
   const auto is_weight = [&](const TensorFile::Entry& saved) {
@@ -447,18 +452,8 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
   const SavedTensors& state = checkpoint.state;
   if (!state.in_pieces() || std::none_of(state.entries().begin(), state.entries().end(), is_weight))
     SY_RETURN_IF_ERROR(RestoreWeights(engine, model, checkpoint, path));
-  if (state.in_pieces()) {
-    SY_ASSIGN_OR_RETURN(const std::string difference,
-                        engine.world().FirstDifference(fmt::format("state.json {}\n", checkpoint.seal)));
-    if (!difference.empty())
-      return FailedPrecondition(
-          "{} is not the same on all ranks: {}; name and digest. Is it the same folder on all "
-          "hosts?",
-          path, difference);
-    SY_RETURN_IF_ERROR(RestorePieces(engine, state, refused));
-  } else {
-    SY_RETURN_IF_ERROR(RestoreState(engine, model, checkpoint, refused));
-  }
+  SY_RETURN_IF_ERROR(state.in_pieces() ? RestorePieces(engine, state, refused)
+                                       : RestoreState(engine, model, checkpoint, refused));
   return RestoreEachRank(engine, state, each_rank, checkpoint.folder);
 }
 

@@ -67,6 +67,7 @@ StatusOr<TensorFileSummary> JoinWeights(const Folder& folder, const std::string&
                                         const Layout& layout, const TrainableModel& model);
 
 // InvalidArgument where the weights or the state are not those of the engine's plans; then the device may hold a part.
+// FailedPrecondition where ranks have loaded different checkpoints.
 // path: as the user named the checkpoint, for the message. each_rank: as for GatherTensors; each rank takes its own up
 // again where the checkpoint has as many as there are ranks now, else all take that of rank 0. Of pieces each rank
 // reads those that hold something of what it has. Collective.

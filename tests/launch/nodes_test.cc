@@ -150,5 +150,44 @@ TEST_F(Nodes, ThatFinishAtDifferentTimesAllSucceed) {
   ExpectSuccessOfAll();
 }
 
+// Each node has a folder of its own: what ranks share is gathered, and the user hears why. Who copies that to all goes
+// on from it; who has none there, or another, is refused.
+TEST_F(Nodes, WithoutAFileSystemOfAllGatherTheirCheckpoints) {
+  const std::string latest = "/checkpoints/latest/";
+  const auto start = [&](const std::string& command) {
+    Start({Launch(2, 0, 1, port_, command), Launch(2, 1, 1, port_, command)});
+  };
+  // In the second, rank 1 finds what a start that was killed has left.
+  std::filesystem::create_directories(In("node1/run/mlp/shapes/b/run/.ranks"));
+  for (const auto& [suffix, why] :
+       {std::pair("a", "No such file or directory"), {"b", "what it writes there does not come to rank 0"}}) {
+    start(Training(fmt::format("--zero=1 --optimizer=adamw --collective=tcp --suffix={}", suffix)));
+    ExpectSuccessOfAll();
+    const std::string run = fmt::format("run/mlp/shapes/{}/run", suffix);
+    EXPECT_THAT(node(0).Output(), ContainsRegex(fmt::format("warning: rank 1 on .* does not share the run folder {} "
+                                                            "with rank 0 \\(.*{}",
+                                                            run, why)));
+    EXPECT_TRUE(std::filesystem::exists(In("node0/" + run + latest + "state.safetensors")));
+    EXPECT_FALSE(std::filesystem::exists(In("node0/" + run + latest + "state.index.json")));
+    EXPECT_FALSE(std::filesystem::exists(In("node0/" + run + "/.ranks")));
+  }
+
+  const std::string on = "train --device=cpu --threads=1 --collective=tcp --zero=1 --resume=run/mlp/shapes/a/run ";
+  start(on + "--steps=10");
+  WaitForEnd();
+  EXPECT_NE(node(0).code(), 0);
+  EXPECT_THAT(node(1).Output(), HasSubstr("no checkpoint at run/mlp/shapes/a/run"));
+
+  std::filesystem::copy(In("node0/run/mlp/shapes/a"), In("node1/run/mlp/shapes/a"),
+                        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  start(on + "--steps=10");
+  ExpectSuccessOfAll();
+
+  start(on + "--steps=12");  // from update 10 there, from update 8 here
+  WaitForEnd();
+  EXPECT_NE(node(0).code(), 0);
+  EXPECT_THAT(Outputs(), HasSubstr("run/mlp/shapes/a/run is not the same on all ranks"));
+}
+
 }  // namespace
 }  // namespace switchyard
