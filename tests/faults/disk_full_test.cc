@@ -1,4 +1,6 @@
 // A disk that fills up while a checkpoint is saved: the run stops and says so, and the checkpoint before is whole.
+#include <fstream>
+
 #include "tests/cli/program.h"
 
 namespace switchyard {
@@ -42,6 +44,20 @@ TEST_F(DiskFull, AFullFileSystemStopsTheRunOnEveryRankAndKeepsWhatWasSaved) {
     ExpectRefused(result, {"No space left on device"});
     ExpectOldCheckpointIsWhole("run");
   }
+}
+
+// Rank 1 writes a part of each checkpoint; the disk of its host is full, that of rank 0 is not.
+TEST_F(DiskFull, OnTheHostOfOneRankStopsAllAndKeepsWhatWasSaved) {
+  std::ofstream(In("start.sh")) << "[ \"$RANK\" = 1 ] && ulimit -f 1000\nexec " << Program() << " \"$@\"\n";
+  ExpectSuccess(Run(Training("--zero=1 --optimizer=adamw --threads=1 --steps=4"), Start::kLaunch));
+  const std::string on = "train --device=cpu --threads=1 --zero=1 --steps=8 --resume=run/mlp/shapes/a/run";
+  ExpectRefused(Run("launch --nproc_per_node=2 sh start.sh " + on),
+                {"rank 1", "state-00002-of-00002.safetensors", "File too large"});
+  const std::string checkpoints = In("run/mlp/shapes/a/run/checkpoints/");
+  EXPECT_EQ(std::filesystem::read_symlink(checkpoints + "latest"), "step-00000004");
+  EXPECT_FALSE(std::filesystem::exists(checkpoints + "step-00000008"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoints + ".step-00000008.tmp"));
+  ExpectSuccess(Run(on, Start::kLaunch), {"trained 8 updates"});
 }
 
 // A run that goes on after its folder is gone would train for nothing that anybody could find.

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,9 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/graph/ops/layout.h"
-#include "core/nn/layers.h"
 #include "core/train/trainer.h"
+#include "tests/faults/bars.h"
 
 namespace switchyard {
 namespace {
@@ -26,45 +24,11 @@ struct Arguments {
   int victim = 0;
 };
 
-// Counts how often it is read, by which one sees that the training has begun.
-struct Bars : Dataset {
-  std::string name() const override { return "bars"; }
-  int64_t size() const override { return 64; }
-  int channels() const override { return 1; }
-  Augmentation augmentation() const override { return Augmentation::kNone; }
-  const std::vector<std::string>& class_names() const override { return classes; }
-  Status Read(int64_t index, Sample* sample) const override {
-    const int column = static_cast<int>(index % 16);
-    sample->label = column / 8;
-    sample->image.Reshape(16, 16, 1);
-    for (int i = 0; i < 256; ++i) sample->image.bytes[i] = i % 16 == column ? 255 : 0;
-    ++reads;
-    return OkStatus();
-  }
-  std::vector<std::string> classes = {"left", "right"};
-  mutable std::atomic<int> reads{0};
-};
-
-Value Network(nn::Context& context, const Value& images) {
-  return nn::Linear(context, "head", ops::Reshape(images, {images.dim(0), -1}), 2);
-}
-
 Status Train(World& world, const Bars& bars, const std::string& output) {
-  TrainConfig config;
-  config.dataset = "bars";
+  TrainConfig config = BarsConfig();
   config.steps = 2000000;
-  config.eval_every = 0;
-  config.batch_size = 16;
-  config.lr = 0.01f;
-  config.weight_decay = config.clip = config.label_smoothing = 0;
   config.output = output;
-  const TrainableModel model = {.name = "bar_net",
-                                .architecture = {{"model", "bar_net"}},
-                                .image_size = 16,
-                                .channels = 1,
-                                .classes = 2,
-                                .build = Network};
-  SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(config, model, bars, bars, world));
+  SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(config, BarsModel(), bars, bars, world));
   return trainer->Train().status();
 }
 

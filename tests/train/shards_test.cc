@@ -3,11 +3,15 @@
 // writers cannot end leaves the checkpoint before.
 #include "core/train/shards.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <future>
 #include <numeric>
+#include <thread>
 
 #include "core/train/checkpoint.h"
 #include "core/train/file_calls.h"
@@ -257,6 +261,35 @@ TEST_F(Shards, OfARankThatCannotWriteLeaveTheCheckpointBefore) {
   EXPECT_EQ(latest->record["step"], 10);
   ASSERT_TRUE(Shared(30, Divisions()[0]).Save(Run()).ok()) << "what was left of it is in nobody's way";
   EXPECT_EQ(LoadCheckpoint(Run())->record["step"], 30);
+}
+
+// Rank 0 cannot write its own, and the others take their time: what there is of it is removed behind the last of them.
+TEST_F(Shards, OfAFailedSaveAreRemovedWhenAllHaveEnded) {
+  const FileCalls real = SystemFileCalls();
+  FileCalls calls = real;
+  std::atomic<int> written = 0, at_removal = -1;
+  calls.openat = [&](int folder, const char* name, int flags, mode_t mode) {
+    const std::string file = name;
+    if (file == ShardName(0, 5)) {
+      errno = ENOSPC;
+      return -1;
+    }
+    const bool of_other = file.starts_with("state-");
+    if (of_other) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const int opened = real.openat(folder, name, flags, mode);
+    if (of_other && opened >= 0) ++written;
+    return opened;
+  };
+  calls.unlinkat = [&](int folder, const char* name, int flags) {
+    if ((flags & AT_REMOVEDIR) != 0) at_removal = written.load();
+    return real.unlinkat(folder, name, flags);
+  };
+  ReplaceFileCalls(&calls);
+  const Status status = Shared(10, Divisions()[1]).Save(Run());
+  ReplaceFileCalls(nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << Message(status);
+  EXPECT_EQ(at_removal, 4);
+  EXPECT_TRUE(fs::is_empty(Run() + "/checkpoints"));
 }
 
 // The machine stops at every call of a save, of any of the writers: what `latest` names is whole, and the next save
