@@ -198,6 +198,21 @@ sy_status Gemm::Create(sy_device& device, const GemmProblem& problem, uint64_t w
   return SY_OK;
 }
 
+sy_status Gemm::Prefer(uint64_t workspace_limit, Preference* preference, sy_error* error) {
+  cublasLtMatmulPreference_t made = nullptr;
+  SY_BLAS(error, cublasLtMatmulPreferenceCreate, &made);
+  preference->reset(made);
+  SY_TRY(
+      SetPreference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::min(workspace_limit, kMostWorkspace), error));
+  // Parts of a sum that several blocks share are added in f32, never in the dtype of a half output.
+  const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  SY_TRY(SetPreference(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes, error));
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    SY_TRY(SetPreference(made, attribute, kAlignment, error));
+  return SY_OK;
+}
+
 sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) {
   const cublasLtHandle_t handle = device_.blas->handle();
   const std::string key = problem_.Key() + (measure ? ",measured" : "");
@@ -220,23 +235,13 @@ sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) 
         checked.workspaceSize <= choice_.workspace_bytes)
       return SY_OK;
   }
-  cublasLtMatmulPreference_t made = nullptr;
-  SY_BLAS(error, cublasLtMatmulPreferenceCreate, &made);
-  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, cublasStatus_t (*)(cublasLtMatmulPreference_t)> preference(
-      made, BlasLibrary().cublasLtMatmulPreferenceDestroy);
-  SY_TRY(
-      SetPreference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::min(workspace_limit, kMostWorkspace), error));
-  // Parts of a sum that several blocks share are added in f32, never in the dtype of a half output.
-  const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  SY_TRY(SetPreference(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes, error));
-  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    SY_TRY(SetPreference(made, attribute, kAlignment, error));
+  Preference preference(nullptr, BlasLibrary().cublasLtMatmulPreferenceDestroy);
+  SY_TRY(Prefer(workspace_limit, &preference, error));
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
   int count = 0, best = 0;
-  const cublasStatus_t answer =
-      BlasLibrary().cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), b_.get(), a_.get(), d_.get(), d_.get(),
-                                                   made, measure ? kCandidates : 1, candidates.data(), &count);
+  const cublasStatus_t answer = BlasLibrary().cublasLtMatmulAlgoGetHeuristic(
+      handle, operation.get(), b_.get(), a_.get(), d_.get(), d_.get(), preference.get(), measure ? kCandidates : 1,
+      candidates.data(), &count);
   if (answer == CUBLAS_STATUS_INVALID_VALUE && problem_.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
     return SY_FAIL(error, SY_UNSUPPORTED, "matmul: cuBLASLt calls epilogue %d invalid for %s", problem_.epilogue,
                    problem_.Key().c_str());

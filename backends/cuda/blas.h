@@ -97,6 +97,7 @@ class Gemm {
  public:
   using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, cublasStatus_t (*)(cublasLtMatrixLayout_t)>;
   using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t, cublasStatus_t (*)(cublasLtMatmulDesc_t)>;
+  using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, cublasStatus_t (*)(cublasLtMatmulPreference_t)>;
   struct Places {
     const void *a = nullptr, *b = nullptr, *c = nullptr;                             // c == d where beta is 0
     void *d = nullptr, *bias = nullptr, *auxiliary = nullptr, *workspace = nullptr;  // each aligned to 16 bytes
@@ -115,6 +116,8 @@ class Gemm {
  private:
   Gemm(sy_device& device, const GemmProblem& problem);
   sy_status MakeLayout(sy_dtype dtype, int64_t rows, int64_t columns, Layout* layout, sy_error* error) const;
+  // What is asked of an algorithm.
+  static sy_status Prefer(uint64_t workspace_limit, Preference* preference, sy_error* error);
   sy_status Choose(uint64_t workspace_limit, bool measure, sy_error* error);
   sy_status Measure(const cublasLtMatmulHeuristicResult_t* candidates, int count, int* best, sy_error* error);
 

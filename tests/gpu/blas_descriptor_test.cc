@@ -16,7 +16,9 @@ class BlasDescriptors : public testing::Test {
     void* const library = dlopen(("libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)).c_str(), RTLD_LAZY);
     get_operation_ = reinterpret_cast<decltype(get_operation_)>(dlsym(library, "cublasLtMatmulDescGetAttribute"));
     get_layout_ = reinterpret_cast<decltype(get_layout_)>(dlsym(library, "cublasLtMatrixLayoutGetAttribute"));
-    ASSERT_TRUE(get_operation_ != nullptr && get_layout_ != nullptr);
+    get_preference_ =
+        reinterpret_cast<decltype(get_preference_)>(dlsym(library, "cublasLtMatmulPreferenceGetAttribute"));
+    ASSERT_TRUE(get_operation_ != nullptr && get_layout_ != nullptr && get_preference_ != nullptr);
     device_.instance = &instance_;
     device_.blas.reset(new Blas(device_));  // without a handle, for which there would have to be a GPU
   }
@@ -37,9 +39,15 @@ class BlasDescriptors : public testing::Test {
   void ExpectLayout(const Gemm::Layout& layout, cublasLtMatrixLayoutAttribute_t attribute, T expected) {
     ExpectHeld(get_layout_, layout.get(), attribute, expected);
   }
+  template <typename T>
+  void ExpectPreference(const Gemm::Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                        T expected) {
+    ExpectHeld(get_preference_, preference.get(), attribute, expected);
+  }
 
   decltype(&::cublasLtMatmulDescGetAttribute) get_operation_ = nullptr;
   decltype(&::cublasLtMatrixLayoutGetAttribute) get_layout_ = nullptr;
+  decltype(&::cublasLtMatmulPreferenceGetAttribute) get_preference_ = nullptr;
   sy_instance instance_;  // that nobody serves: nothing is logged
   sy_device device_;
   sy_error error_{SY_HEADER(sy_error)};
@@ -76,6 +84,68 @@ TEST_F(BlasDescriptors, HoldEachAttributeAsItWasSet) {
   ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, static_cast<int32_t>(CUDA_R_16BF));
 }
 
+// The gradient of a layer's weights, dw = dyᵀ·x, with that of its bias in f32.
+GemmProblem WeightGradient(sy_dtype output) {
+  GemmProblem p;
+  p.m = 3072;
+  p.k = 50432;
+  p.n = 768;
+  p.transpose_a = true;
+  p.input = SY_BF16;
+  p.output = output;
+  p.bias = SY_F32;
+  p.beta = 1;
+  p.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+  return p;
+}
+
+TEST_F(BlasDescriptors, TheBiasGradientOfAHalfProductIsF32) {
+  for (const sy_dtype output : {SY_BF16, SY_F32}) {
+    const Gemm gemm(device_, WeightGradient(output));
+    Gemm::Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
+    void* const bias = reinterpret_cast<void*>(0x1000);
+    ASSERT_EQ(gemm.Bind({.bias = bias}, &operation, &error_), SY_OK) << error_.message;
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BGRADB));
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(CUDA_R_32F));
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(CUBLAS_OP_T));  // its B is dy
+  }
+}
+
+// TF32 only where it was asked for, and of f32 only; every product of halves is added up in f32.
+TEST_F(BlasDescriptors, TheComputeTypeIsWhatWasAskedFor) {
+  for (const sy_dtype input : {SY_F32, SY_BF16, SY_F16})
+    for (const bool tf32 : {false, true}) {
+      GemmProblem p;
+      p.m = p.k = p.n = 64;
+      p.input = p.output = input;
+      p.tf32 = tf32;
+      const Gemm gemm(device_, p);
+      Gemm::Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
+      ASSERT_EQ(gemm.Bind({}, &operation, &error_), SY_OK) << error_.message;
+      const bool rounded = tf32 && input == SY_F32;
+      ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE,
+                      static_cast<int32_t>(rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F));
+      ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_SCALE_TYPE, static_cast<int32_t>(CUDA_R_32F));
+    }
+}
+
+// Sums of several blocks in f32 or in one block, operands at multiples of 16 bytes, and no more workspace than there
+// is.
+TEST_F(BlasDescriptors, PreferencesHoldWhatIsAskedOfAnAlgorithm) {
+  for (const uint64_t limit : {uint64_t{0}, uint64_t{1} << 20, uint64_t{1} << 40}) {
+    Gemm::Preference preference(nullptr, BlasLibrary().cublasLtMatmulPreferenceDestroy);
+    ASSERT_EQ(Gemm::Prefer(limit, &preference, &error_), SY_OK) << error_.message;
+    ExpectPreference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::min(limit, uint64_t{32} << 20));
+    ExpectPreference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                     static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      ExpectPreference(preference, attribute, uint32_t{16});
+  }
+}
+
 TEST_F(BlasDescriptors, LayoutsAreTheTransposesOfRowMajorMatrices) {
   const Gemm gemm(device_, FirstLayer());
   Gemm::Layout layout(nullptr, BlasLibrary().cublasLtMatrixLayoutDestroy);
@@ -91,18 +161,10 @@ TEST_F(BlasDescriptors, LayoutsAreTheTransposesOfRowMajorMatrices) {
 
 // Descriptors, layouts and preferences are all made before the library asks for its handle.
 TEST_F(BlasDescriptors, NothingFailsBeforeAnAlgorithmIsChosen) {
-  GemmProblem weights;  // dw = dyᵀ·x with the bias' gradient, into an f32 bucket
-  weights.m = 3072;
-  weights.k = 50432;
-  weights.n = 768;
-  weights.transpose_a = true;
-  weights.input = SY_BF16;
-  weights.beta = 1;
-  weights.epilogue = CUBLASLT_EPILOGUE_BGRADB;
   GemmProblem plain;
   plain.m = plain.k = plain.n = 64;
   plain.tf32 = true;
-  for (const GemmProblem& problem : {FirstLayer(), weights, plain}) {
+  for (const GemmProblem& problem : {FirstLayer(), WeightGradient(SY_BF16), WeightGradient(SY_F32), plain}) {
     std::unique_ptr<Gemm> gemm;
     error_ = {SY_HEADER(sy_error)};
     EXPECT_NE(Gemm::Create(device_, problem, 1 << 25, false, &gemm, &error_), SY_OK);
