@@ -35,29 +35,35 @@ TEST_F(NcclTraining, MlpHasTheLossesOfHostMemory) { ExpectLossesOfHostMemory("ml
 TEST_F(NcclTraining, VitHasTheLossesOfHostMemory) { ExpectLossesOfHostMemory(kVit, "CUDA_DOUBLE_GRAPH_ORDER=last"); }
 
 // Two further steps of two ranks launch four graphs, and no kernel by itself: so the collectives of a step, between its
-// kernels, are in its graph.
+// kernels, are in its graph. There they keep the priority of the streams that recorded them, above that of the step.
 TEST_F(NcclTraining, AStepIsOneGraphWithItsCollectives) {
+  struct Counts {
+    int64_t graphs = 0, kernels = 0, urgent = 0;
+  };
   const auto counts = [&](int steps) {
     const CommandResult result = Train(fmt::format("{} --steps={}", kVit, steps), "nccl", Start::kLaunch,
                                        "CUDA_DOUBLE_COUNTS=1 CUDA_DOUBLE_GRAPH_ORDER=last");
     ExpectSuccess(result, {"collective nccl", "0 fallbacks"});
     EXPECT_EQ(ranks::LossesOf(In("run"), "nccl").size(), static_cast<size_t>(steps)) << result.output;
     std::filesystem::remove_all(In("run"));
-    std::pair<int64_t, int64_t> sum;
-    const std::regex line("cuda double: ([0-9]+) graphs, ([0-9]+) kernels");
+    Counts sum;
+    const std::regex line("cuda double: ([0-9]+) graphs, ([0-9]+) kernels, ([0-9]+) urgent nodes");
     int found = 0;
     for (std::sregex_iterator i(result.output.begin(), result.output.end(), line); i != std::sregex_iterator(); ++i) {
-      sum.first += std::stoll((*i)[1]);
-      sum.second += std::stoll((*i)[2]);
+      sum.graphs += std::stoll((*i)[1]);
+      sum.kernels += std::stoll((*i)[2]);
+      sum.urgent += std::stoll((*i)[3]);
       ++found;
     }
     EXPECT_GE(found, 2) << result.output;
     return sum;
   };
-  const auto four = counts(4), six = counts(6);
-  EXPECT_GE(four.first, 8);
-  EXPECT_EQ(six.first - four.first, 4);
-  EXPECT_EQ(six.second, four.second);
+  const Counts four = counts(4), six = counts(6);
+  EXPECT_GE(four.graphs, 8);
+  EXPECT_EQ(six.graphs - four.graphs, 4);
+  EXPECT_EQ(six.kernels, four.kernels);
+  EXPECT_GE(four.urgent, 8);  // the one bucket of each step of each rank
+  EXPECT_EQ(six.urgent - four.urgent, 4);
 }
 
 TEST_F(NcclTraining, MpiStagesToTheSameLosses) {

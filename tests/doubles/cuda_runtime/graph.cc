@@ -171,6 +171,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
     const bool ready = executable->uploaded && executable->has_priorities;
     if (!ready && GetSettings().graphs_ready) return cudaErrorNotSupported;
     ++GetCounts().graphs;
+    if (executable->has_priorities)
+      GetCounts().urgent += std::ranges::count_if(*executable->nodes, [&](const Node& node) {
+        return node.records == nullptr && node.priority < stream->priority;
+      });
     // An event that the graph records is pending from here on.
     std::map<int, std::shared_ptr<Mark>> marks;
     for (int node : executable->order) {

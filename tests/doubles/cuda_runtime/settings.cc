@@ -24,7 +24,8 @@ Settings Read() {
   if (NumberFrom("CUDA_DOUBLE_COUNTS", 0, 0, 1) == 1) {
     std::atexit([] {
       const Counts& counts = GetCounts();
-      std::fprintf(stderr, "cuda double: %lld graphs, %lld kernels\n", counts.graphs.load(), counts.kernels.load());
+      std::fprintf(stderr, "cuda double: %lld graphs, %lld kernels, %lld urgent nodes\n", counts.graphs.load(),
+                   counts.kernels.load(), counts.urgent.load());
     });
   }
   if (const char* order = std::getenv("CUDA_DOUBLE_GRAPH_ORDER")) {

@@ -12,8 +12,9 @@
 //   CUDA_DOUBLE_GRAPHS_READY  1: a graph is launched only if it was uploaded and keeps the priorities of its nodes
 //   CUDA_DOUBLE_LAZY          1: a launch whose kernel is not loaded yet is refused, as where loading it would wait for
 //                             a collective that waits for a peer; a graph loads what it names when it is instantiated
-//   CUDA_DOUBLE_COUNTS        1: where the process ends it says on stderr "cuda double: G graphs, K kernels", how many
-//                             graphs were launched, and how many kernels (cudaDoubleLaunch) outside of graphs
+//   CUDA_DOUBLE_COUNTS        1: where the process ends it says on stderr "cuda double: G graphs, K kernels, U urgent
+//                             nodes", how many graphs were launched, how many kernels (cudaDoubleLaunch) outside of
+//                             graphs, and how many nodes of graphs had a higher priority than the launching stream
 //   CUDA_DOUBLE_FAULT         "alloc@3,launch@5,copy@2,graph@1,lost@40": which call of its kind fails, counted from 1
 //                             in this process. alloc, and graph of a graph that is instantiated:
 //                             cudaErrorMemoryAllocation; launch: cudaErrorLaunchOutOfResources; copy:
@@ -45,7 +46,7 @@ struct Settings {
 const Settings& GetSettings();
 
 struct Counts {
-  std::atomic<long long> graphs{0}, kernels{0};
+  std::atomic<long long> graphs{0}, kernels{0}, urgent{0};
 };
 
 Counts& GetCounts();

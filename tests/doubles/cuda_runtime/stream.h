@@ -39,6 +39,7 @@ struct Node {
   std::vector<int> dependencies;   // indices of earlier nodes
   cudaEvent_t records = nullptr;   // in place of work: every replay records it
   const void* function = nullptr;  // of a kernel
+  int priority = 0;                // that of the stream that recorded it
 };
 
 struct Capture {
