@@ -1,6 +1,6 @@
 // Stands in for libcuda.so.1, as far as the cuda plugin calls it itself: a stream's wait for a value
-// (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html), on the streams of the runtime's double.
-// A library of its own, as the driver's is. Thread-safe.
+// (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html), on the streams of the runtime's double,
+// from a thread that has a context. A library of its own, as the driver's is. Thread-safe.
 #include <cuda.h>
 
 #include <atomic>
@@ -23,6 +23,7 @@ struct Operation {
 };
 
 CUresult Enqueue(CUstream stream, CUdeviceptr address, cuuint64_t value, void (*run)(void*)) {
+  if (!cudaDoubleHasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if (!HasMemoryOperations()) return CUDA_ERROR_NOT_SUPPORTED;
   auto* const word = reinterpret_cast<cuuint64_t*>(address);
   cudaPointerAttributes attributes{};

@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "tests/doubles/cuda_runtime/enqueue.h"
 #include "tests/doubles/faults.h"
 #include "tests/doubles/nccl/communicator.h"
 
@@ -70,6 +71,12 @@ void RequireSettled(const ncclComm& comm, const char* call) {
   if (comm.InProgress()) Die(std::string(call) + " while the communicator is in progress");
 }
 
+// Ends the program where the library would take the device that the thread happens to have: "the CUDA device has to be
+// set before" (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/comms.html#ncclcomminitrank).
+void RequireDevice(const char* call) {
+  if (!cudaDoubleHasContext()) Die(std::string(call) + " on a thread that has not called cudaSetDevice");
+}
+
 // Ends the program where the library would put the call off, and give what it gives at the end of the group.
 void RequireNoGroup(const char* call) {
   if (InGroup()) Die(std::string(call) + " inside an open group");
@@ -114,6 +121,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  RequireDevice("ncclCommInitRankConfig");
   *handle = nullptr;
   if (size < 1 || rank < 0 || rank >= size) return FailWithout(ncclInvalidArgument, "invalid rank or number of ranks");
   if (config != nullptr && config->magic != 0xcafebeef)
@@ -221,6 +229,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t handle, int* device) {
 }
 
 ncclResult_t ncclMemAlloc(void** address, size_t bytes) {
+  RequireDevice("ncclMemAlloc");
   *address = nullptr;
   constexpr size_t kPage = NCCL_WIN_REQUIRED_ALIGNMENT;
   if (Strikes("memory") || cudaMalloc(address, (bytes + kPage - 1) / kPage * kPage) != cudaSuccess)
