@@ -97,15 +97,46 @@ class CudaOps : public testing::Test {
             Rounded(Random(input.fill, input.limit, problem.inputs.back(), ++key_), problem.inputs.back().dtype));
       }
       for (const Value& output : outputs)
-        problem.outputs.push_back(Contiguous(output.tested ? dtype : SY_F32, output.dims));
+        problem.outputs.push_back(Contiguous(output.tested                 ? dtype
+                                             : output.fill == Fill::kIndex ? SY_I32
+                                                                           : SY_F32,
+                                             output.dims));
       Compare(problem);
     }
   }
 
  private:
-  static void CompareOrders(const Problem& problem, const std::vector<std::vector<double>>& found) {
+  using Numbers = std::vector<std::vector<double>>;
+
+  // What each output holds before, where it is added to that; else nothing.
+  Numbers Initial(const Problem& problem) const {
+    Numbers initial(accumulate_.empty() ? 0 : problem.outputs.size());
+    for (size_t o = 0; o < initial.size(); ++o) {
+      const sy_tensor& output = problem.outputs[o];
+      if (accumulate_[o]) initial[o] = Rounded(Random(Fill::kNormal, 0, output, 1000 + o), output.dtype);
+    }
+    return initial;
+  }
+  StatusOr<Numbers> RunOnDevice(const Problem& problem) const {
+    PrepareMode mode;
+    if (measured_) mode.tuning = SY_TUNING_MEASURE;
+    mode.accumulate = accumulate_;
+    SY_ASSIGN_OR_RETURN(const Kernel kernel, PrepareOp(*device_, problem, mode));
+    BoundOp::Mode bind;
+    bind.initial_outputs = Initial(problem);
+    SY_ASSIGN_OR_RETURN(const auto bound, BoundOp::Make(*device_, problem, kernel, std::move(bind)));
+    return bound->Run();
+  }
+  StatusOr<Numbers> RunOnReference(const Problem& problem) const {
+    SY_ASSIGN_OR_RETURN(Numbers results, RunOp(*reference_, InDoubles(problem)));
+    const Numbers initial = Initial(problem);
+    for (size_t o = 0; o < initial.size(); ++o)
+      for (size_t i = 0; i < initial[o].size(); ++i) results[o][i] += initial[o][i];
+    return results;
+  }
+  void CompareOrders(const Problem& problem, const Numbers& found) const {
     shuffle_(seed_);
-    const auto again = RunOp(*device_, problem);
+    const auto again = RunOnDevice(problem);
     shuffle_(0);
     ASSERT_TRUE(again.ok()) << again.status();
     for (size_t o = 0; o < found.size(); ++o) {
@@ -114,9 +145,7 @@ class CudaOps : public testing::Test {
     }
   }
   void Compare(const Problem& problem) const {
-    PrepareMode mode;
-    if (measured_) mode.tuning = SY_TUNING_MEASURE;
-    const auto found = RunOp(*device_, problem, mode), expected = RunOp(*reference_, InDoubles(problem));
+    const auto found = RunOnDevice(problem), expected = RunOnReference(problem);
     ASSERT_TRUE(found.ok()) << found.status();
     ASSERT_TRUE(expected.ok()) << expected.status();
     if (shuffle_ != nullptr) CompareOrders(problem, *found);
@@ -141,6 +170,7 @@ class CudaOps : public testing::Test {
  protected:
   static inline bool measured_ = false;
   double looser_ = 1;
+  std::vector<uint8_t> accumulate_;  // of each output; empty: none is added to what is there
   std::vector<sy_dtype> dtypes_ = {SY_F32, SY_BF16, SY_F16};
 };
 
@@ -210,6 +240,52 @@ TEST_F(CudaOps, BatchNormOfManyRows) {
     Agree("batch_norm_inference", a, {x, vector, vector, vector, positive}, {x});
     Agree("batch_norm_backward", a, {x, vector, vector, positive, x}, {x, vector, vector});
   }
+}
+
+// Groups of eights, of five channels and of one, in one part and in several.
+TEST_F(CudaOps, GroupNormInParts) {
+  struct Shape {
+    int64_t samples, rows, channels;
+    int32_t groups;
+  };
+  for (const Shape& s : {Shape{2, 600, 16, 2}, {3, 40, 48, 6}, {1, 830, 15, 3}, {2, 50, 40, 40}}) {
+    const Value x = {{s.samples, s.rows, s.channels}}, vector = Fixed({s.channels});
+    const Value statistic = Fixed({s.samples, s.groups}), rstd = Fixed({s.samples, s.groups}, Fill::kPositive);
+    const sy_group_norm_attributes a{.eps = 1e-5f, .groups = s.groups};
+    Agree("group_norm", a, {x, vector, vector}, {x, statistic, statistic});
+    Agree("group_norm_backward", a, {x, vector, statistic, rstd, x}, {x, vector, vector});
+  }
+}
+
+// As where a bucket holds what earlier micro-batches gave: both vectors, and either alone.
+TEST_F(CudaOps, GradientsOfNormsAreAddedToWhatIsThere) {
+  for (const std::vector<uint8_t>& added : {std::vector<uint8_t>{0, 1, 1}, {0, 1, 0}, {0, 0, 1}}) {
+    accumulate_ = added;
+    for (const auto& [rows, c] : std::vector<std::array<int64_t, 2>>{{300, 24}, {70, 128}, {40, 9}}) {
+      const Value x = {{rows, c}}, vector = Fixed({c}), row = Fixed({rows}), rstd = Fixed({rows}, Fill::kPositive);
+      Agree("layer_norm_backward", sy_layer_norm_attributes{.eps = 1e-5f}, {x, vector, row, rstd, x},
+            {x, vector, vector});
+      Agree("batch_norm_backward", sy_batch_norm_attributes{.eps = 1e-5f, .momentum = 0.1f},
+            {x, vector, vector, Fixed({c}, Fill::kPositive), x}, {x, vector, vector});
+    }
+    const Value x = {{2, 600, 16}}, vector = Fixed({16}), mean = Fixed({2, 2});
+    Agree("group_norm_backward", sy_group_norm_attributes{.eps = 1e-5f, .groups = 2},
+          {x, vector, mean, Fixed({2, 2}, Fill::kPositive), x}, {x, vector, vector});
+  }
+}
+
+TEST_F(CudaOps, MatricesOfSeveralRowsMadeOrthonormal) {
+  dtypes_ = {SY_F32};
+  const std::vector<Value> matrices = {Fixed({5, 300}), Fixed({1, 7}), Fixed({3, 2051}), Fixed({4, 256})};
+  Agree("orthonormalize", sy_orthonormalize_attributes{0}, matrices, matrices);
+  const Value zeros = {{3, 700}, false, Fill::kConstant, 0};
+  Agree("orthonormalize", sy_orthonormalize_attributes{1}, {Fixed({2, 33}), zeros, Fixed({2, 33}), Fixed({3, 700})},
+        {Fixed({2, 33}), Fixed({3, 700})});
+}
+
+TEST_F(CudaOps, RanksOfLabels) {
+  for (const auto& [rows, c] : std::vector<std::array<int64_t, 2>>{{70, 8}, {33, 1000}, {3, 4099}})
+    AgreeOn("label_rank", {}, {{{rows, c}}, Indices({rows}, static_cast<double>(c))}, {Indices({rows}, 0)});
 }
 
 TEST_F(CudaOps, ReductionsInParts) {
@@ -441,6 +517,19 @@ TEST_F(CudaOps, MatmulWithEpiloguesOfTheLibraryAndOfItsOwn) {
   Agree("matmul", sums, {{{403, 8}}, {{8, 264}}, {{403, 264}}}, {Fixed({403, 264}), Fixed({264})});
   const sy_matmul_attributes weights{.transpose_a = 1, .alpha = 1, .bias_gradient = 1};
   Agree("matmul", weights, {{{500, 40}}, {{500, 16}}}, {{{40, 16}}, Fixed({40})});
+}
+
+// Where products are measured, by cuDNN, which has no context on a fresh thread either.
+TEST_F(CudaOps, AFreshThreadMultipliesWithGeluBehindIt) {
+  std::thread([this] {
+    sy_matmul_attributes a{};
+    a.alpha = 1;
+    a.activation = SY_ACTIVATION_GELU;
+    dtypes_ = {SY_BF16};
+    const size_t before = MeasuredGelu().size();
+    Agree("matmul", a, {{{8, 16}}, {{16, 32}}}, {{{8, 32}}});
+    EXPECT_EQ(MeasuredGelu().size(), before + measured_);
+  }).join();
 }
 
 // Transposed and in batches, whatever makes them; where they are measured, cuDNN's double does.
