@@ -51,6 +51,7 @@ TEST_F(AttentionGraphs, ArePlannedForTheModelsThatUseThem) {
         ExpectPlan(Described(8192, 49, 4, 32, Addend::kBias, backward, deterministic)->graph_, gpu,
                    "swin_base attention" + gradient, deterministic, false);
       }
+  ExpectNoneIsLeft(IsOfAttention);
 }
 
 TEST_F(AttentionGraphs, AreRecognisedForwardAndBackwardWithAndWithoutAddend) {

@@ -82,6 +82,7 @@ TEST_F(ConvolutionGraphs, ArePlannedForTheModelsThatUseThem) {
         ExpectPlan(*kernel.Describe(false), gpu, layer.what + std::string(kDirections[static_cast<int>(direction)]),
                    true, false);
       }
+  ExpectNoneIsLeft([](const std::string& line) { return !IsOfAttention(line) && !IsOfGelu(line); });
 }
 
 TEST_F(ConvolutionGraphs, HaveEnginesInEveryDirectionRankAndDtype) {
@@ -93,6 +94,31 @@ TEST_F(ConvolutionGraphs, HaveEnginesInEveryDirectionRankAndDtype) {
             EXPECT_GT(Engines(gpu, dtype, direction, rank, groups, false), 0)
                 << gpu.name << ", dtype " << dtype << ", direction " << static_cast<int>(direction) << ", rank " << rank
                 << ", groups " << groups;
+}
+
+// cuDNN computes the extents of y itself, and refuses others: so that each attribute reaches it as what it is shows
+// where strides, dilations and the two paddings of two axes all differ.
+TEST_F(ConvolutionGraphs, HaveTheExtentsThatTheirAttributesSay) {
+  sy_convolution_attributes t{};
+  t.spatial_rank = 2;
+  t.groups = 1;
+  const int32_t stride[] = {2, 1}, dilation[] = {2, 1}, before[] = {1, 2}, after[] = {4, 0};
+  for (int i = 0; i < 2; ++i)
+    t.stride[i] = stride[i], t.dilation[i] = dilation[i], t.before[i] = before[i], t.after[i] = after[i];
+  const auto describe = [&](Direction direction, int64_t height, int64_t width) {
+    const sy_tensor image = TensorOf(SY_BF16, {4, 15, 12, 32}), weights = TensorOf(SY_BF16, {64, 3, 4, 32}),
+                    result = TensorOf(SY_BF16, {4, height, width, 64});
+    std::vector<sy_tensor> inputs = {image, weights}, outputs = {result};
+    if (direction == Direction::kData) inputs = {result, weights}, outputs = {image};
+    if (direction == Direction::kWeights) inputs = {image, result}, outputs = {weights};
+    Convolution(Asking(inputs, outputs, true), t, direction).Describe(false);
+  };
+  const int64_t height = (15 + 1 + 4 - 5) / 2 + 1, width = 12 + 2 + 0 - 4 + 1;
+  for (const Direction direction : {Direction::kForward, Direction::kData, Direction::kWeights}) {
+    EXPECT_NO_THROW(describe(direction, height, width)) << static_cast<int>(direction);
+    EXPECT_THROW(describe(direction, height - 1, width), CudnnError) << static_cast<int>(direction);
+    EXPECT_THROW(describe(direction, height, width + 1), CudnnError) << static_cast<int>(direction);
+  }
 }
 
 TEST_F(ConvolutionGraphs, TakeABiasAlong) {

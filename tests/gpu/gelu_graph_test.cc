@@ -48,6 +48,7 @@ TEST_F(GeluGraphs, ArePlannedForTheModelsThatUseThem) {
             Described(layer.rows, layer.width, 4 * layer.width, form)->graph(), gpu,
             layer.what + std::string(form == Form::kGradient ? " product with GELU's gradient" : " product with GELU"),
             true, false);
+  ExpectNoneIsLeft(IsOfGelu);
 }
 
 TEST_F(GeluGraphs, HaveEnginesInEitherHalfOfOddCountsOfRows) {
