@@ -309,6 +309,7 @@ sleep 300
 TEST(ConformKit, GradesAWholePlugin) {
   const Report report = Conform("none", "");
   EXPECT_GE(report.level, Level::kDistributed) << report.Text(false);
+  EXPECT_TRUE(report.missed.empty()) << report.Text(false);
   EXPECT_THAT(report.Text(false), HasSubstr("Async as a synchronous device, without streams"));
   EXPECT_THAT(report.Text(false), HasSubstr("ops have native kernels, 0 fall back"));
 }
@@ -367,10 +368,35 @@ TEST(ConformKit, TellsExpectedFailuresFromUnexpectedPasses) {
   EXPECT_THAT(report.lacks, HasSubstr("not graded"));
 }
 
+// A plugin that offers less than was asked for has no failure, and is told.
+TEST(ConformKit, TellsWhatWasAskedForAndIsNotThere) {
+  setenv("SWITCHYARD_FAULT", "none", 1);
+  setenv("SWITCHYARD_FAULT_BASE", PathOf(PluginKind::kBackend, "null").c_str(), 1);
+  const auto report = RunConformance({.plugin = FaultyPlugin(),
+                                      .only = "load,device/copies,op/matmul/strided/f32",
+                                      .level = Level::kLoads,
+                                      .whole = {"device/*", "op/matmul/*", "no_such_check"},
+                                      .self = Self()});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->passed()) << report->Text(true);
+  EXPECT_THAT(report->missed,
+              ::testing::ElementsAre("level Loads", "op/matmul/strided/f32, of \"op/matmul/*\" (unsupported)",
+                                     "\"no_such_check\", which was not tried"));  // no level is given to some checks
+  EXPECT_THAT(report->Text(false), HasSubstr("MISSED            level Loads\n"));
+  EXPECT_EQ(nlohmann::json::parse(report->Json())["missed"].size(), 3u);
+  for (const auto& [argument, code] : std::vector<std::pair<std::string, int>>{
+           {"--whole=load,device", 0}, {"--whole=load,op/matmul", 1}, {"--level=Loads", 1}}) {
+    EXPECT_EQ(ConformMain(Self(), {"--only=load,device/copies,op/matmul/strided/f32", argument, FaultyPlugin()}), code)
+        << argument;
+  }
+}
+
 TEST(ConformKit, AnswersWrongCommandLines) {
   EXPECT_EQ(ConformMain(Self(), {}), 2);
   EXPECT_EQ(ConformMain(Self(), {"--ranks=0", "x"}), 2);
   EXPECT_EQ(ConformMain(Self(), {"--vebose", "x"}), 2);
+  EXPECT_EQ(ConformMain(Self(), {"--level=Faster", "x"}), 2);
+  EXPECT_EQ(ConformMain(Self(), {"--whole=load,", "x"}), 2);
   EXPECT_EQ(ConformMain(Self(), {"--json=", "x"}), 2);
   EXPECT_EQ(ConformMain(Self(), {"--device=", "x"}), 2);
   EXPECT_EQ(ConformMain(Self(), {"--device=cuda:first", "x"}), 2);

@@ -6,7 +6,8 @@
 #   switchyard_test(name SOURCES ... DEPS ... LABELS ... [ENVIRONMENT ...] [TIMEOUT seconds] [APART] [SERIAL])
 #                                                            SERIAL: nothing beside it, because it holds time limits
 #   switchyard_parallel_test(name RANKS 1 2 4 SOURCES ... DEPS ... [COLLECTIVES mpi shm] [LABELS ...] [TIMEOUT seconds])
-#   switchyard_conformance_tests([TIMEOUT seconds])          `switchyard conform` on every plugin of the build
+#   switchyard_conformance_tests([TIMEOUT seconds])          `switchyard conform` on every plugin of the build; conform_PLUGIN_options
+#                                                            may hold what is asked of one, as --level=Fast
 # Options: SWITCHYARD_WERROR, SWITCHYARD_SANITIZE (address,undefined or thread), SWITCHYARD_UNITY.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "build type" FORCE)
@@ -243,7 +244,7 @@ function(switchyard_conformance_tests)
   get_property(plugins GLOBAL PROPERTY SWITCHYARD_PLUGINS)
   list(FILTER plugins EXCLUDE REGEX "^switchyard_interposer_")  # they have nothing of their own to test
   foreach(plugin ${plugins})
-    add_test(NAME conform_${plugin} COMMAND switchyard conform $<TARGET_FILE:${plugin}>)
+    add_test(NAME conform_${plugin} COMMAND switchyard conform ${conform_${plugin}_options} $<TARGET_FILE:${plugin}>)
     # A plugin whose hardware is not there says so, and the kit stops at its first check.
     set_tests_properties(conform_${plugin} PROPERTIES LABELS conformance TIMEOUT ${arg_TIMEOUT}
                          SKIP_REGULAR_EXPRESSION "load/open: device 0 of 0")

@@ -109,6 +109,25 @@ StatusOr<std::map<std::string, std::string>> ReadExpectedFailures(const std::str
   return expected;
 }
 
+// What was asked for and is not there.
+std::vector<std::string> Missed(const Options& options, const Report& report) {
+  std::vector<std::string> missed;
+  if (report.level < options.level) missed.push_back(fmt::format("level {}", LevelName(options.level)));
+  for (const std::string& pattern : options.whole) {
+    const NameFilter filter(pattern);
+    bool any = false;
+    for (const Check& check : report.checks) {
+      if (!filter.Matches(check.name)) continue;
+      any = true;
+      if (check.outcome == Outcome::kPass || check.outcome == Outcome::kUnexpectedPass) continue;
+      missed.push_back(fmt::format("{}, of \"{}\" ({})", check.name, pattern, OutcomeName(check.outcome)));
+      break;
+    }
+    if (!any) missed.push_back(fmt::format("\"{}\", which was not tried", pattern));
+  }
+  return missed;
+}
+
 }  // namespace
 
 StatusOr<Report> RunConformance(const Options& options) {
@@ -157,6 +176,7 @@ StatusOr<Report> RunConformance(const Options& options) {
     report.lacks = "not graded: only some checks ran";
   }
   report.checks = recorder.checks();
+  report.missed = Missed(options, report);
   return report;
 }
 

@@ -33,6 +33,8 @@ struct Options {
   uint64_t seed = 42;
   Level limit = Level::kFast;                // checks of higher levels are left out
   std::string only;                          // NameFilter: which checks; "": all
+  Level level = Level::kNone;                // a lower one is missed
+  std::vector<std::string> whole;            // NameFilters: what fits no check, or one that did not pass, is missed
   std::string expected_failures;             // JSON file: {"op/softmax/*": "why", …}; * stands for anything
   std::vector<int> ranks = {1, 2, 3, 4, 8};  // of collective checks
   int check_timeout_s = 60;                  // a check that takes longer has failed, and its process is killed
@@ -53,6 +55,7 @@ struct Report {
   bool graded = false;  // false: only some checks ran
   std::string lacks;    // "Async lacks async/events (…)": the next level and what it misses; "" at the highest
   std::vector<std::string> notes;  // what the level leaves open: "a synchronous device has no streams to try"
+  std::vector<std::string> missed;  // what the options asked for in vain: "level Fast"
 
   int Count(Outcome outcome) const;
   bool passed() const { return Count(Outcome::kFail) == 0; }
@@ -64,8 +67,8 @@ struct Report {
 StatusOr<Report> RunConformance(const Options& options);
 
 // `switchyard conform [options] PLUGIN`: arguments after "conform". `self` is the command that comes back here, for
-// example {"/usr/bin/switchyard", "conform"}. Returns the exit status: 0 without failures, 1 with, 2 for a wrong
-// command line.
+// example {"/usr/bin/switchyard", "conform"}. Returns the exit status: 0 without failures, 1 with or where something is
+// missed, 2 for a wrong command line.
 int ConformMain(const std::vector<std::string>& self, const std::vector<std::string>& arguments);
 
 }  // namespace switchyard::conform

@@ -21,6 +21,8 @@ The last line names the level reached (Loads, Trains, Async, Distributed, Fast) 
   --device=N                which device of a backend (0)
   --device=NAME[:N]         for a collective: its ranks pass memory of that backend, rank r of device N + r (host memory)
   --only=PATTERN,…          only checks whose name fits one of the patterns: a part of the name, or the whole with * for anything
+  --level=LEVEL             fail where only a lower level is reached
+  --whole=PATTERN,…         fail where a check of a pattern did not pass, as it was unsupported, or none was tried
   --limit=LEVEL             leave out what only higher levels ask for (Fast)
   --ranks=1,2,4             how many ranks a collective is tried with (1,2,3,4,8)
   --expected_failures=FILE  JSON object of check names (* stands for anything) and reasons
@@ -31,7 +33,7 @@ The last line names the level reached (Loads, Trains, Async, Distributed, Fast) 
   --verbose                 list the checks that passed, too
   --cases                   only print the table of cases of all ops as JSON; no PLUGIN
 
-Exit status: 0 without failures, 1 with failures, 2 for a wrong command line.
+Exit status: 0 without failures, 1 with failures or where --level or --whole is missed, 2 for a wrong command line.
 )";
 
 bool ParseNumber(const std::string& text, auto& number) {
@@ -57,6 +59,16 @@ bool ParseLevel(const std::string& text, Level& level) {
     if (text == LevelName(level)) return true;
   }
   return false;
+}
+
+bool ParsePatterns(const std::string& text, std::vector<std::string>& patterns) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end == begin) return false;
+    patterns.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return true;
 }
 
 // "3", "cuda", "npu:2", "path/to/plugin.so:1"
@@ -88,6 +100,10 @@ Status ParseOption(const std::string& argument, Options& options) {
     good = ParseRanks(value, options.ranks);
   } else if (name == "--limit") {
     good = ParseLevel(value, options.limit);
+  } else if (name == "--level") {
+    good = ParseLevel(value, options.level);
+  } else if (name == "--whole") {
+    good = ParsePatterns(value, options.whole);
   } else if (name == "--check_timeout") {
     good = ParseNumber(value, options.check_timeout_s) && options.check_timeout_s > 0;
   } else if (name == "--only") {
@@ -95,9 +111,10 @@ Status ParseOption(const std::string& argument, Options& options) {
   } else if (name == "--expected_failures") {
     options.expected_failures = value;
   } else {
-    return InvalidArgument("unknown option {}{}", name,
-                           DidYouMean(name, {"--device", "--only", "--limit", "--ranks", "--expected_failures",
-                                             "--check_timeout", "--seed", "--json", "--verbose", "--cases"}));
+    return InvalidArgument(
+        "unknown option {}{}", name,
+        DidYouMean(name, {"--device", "--only", "--level", "--whole", "--limit", "--ranks", "--expected_failures",
+                          "--check_timeout", "--seed", "--json", "--verbose", "--cases"}));
   }
   return good ? OkStatus() : InvalidArgument("{}: \"{}\" is not a value of it", name, value);
 }
@@ -151,7 +168,7 @@ int ConformMain(const std::vector<std::string>& self, const std::vector<std::str
       return 1;
     }
   }
-  return report->passed() ? 0 : 1;
+  return report->passed() && report->missed.empty() ? 0 : 1;
 }
 
 }  // namespace switchyard::conform

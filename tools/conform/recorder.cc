@@ -88,6 +88,7 @@ std::string Report::Text(bool verbose) const {
     }
     line(check.outcome, check.name, check.detail);
   }
+  for (const std::string& one : missed) text += fmt::format("{:<16}  {}\n", "MISSED", one);
   text += fmt::format("{} checks:", checks.size());
   for (const Outcome outcome : kOutcomes) text += fmt::format(" {} {},", Count(outcome), OutcomeName(outcome));
   text.back() = '\n';
@@ -118,7 +119,7 @@ std::string Report::Json() const {
   return nlohmann::json{{"schema", kSchema},  {"plugin", plugin}, {"kind", kind},     {"path", path},
                         {"version", version}, {"device", device}, {"seed", seed},     {"level", LevelName(level)},
                         {"lacks", lacks},     {"notes", notes},   {"graded", graded}, {"passed", passed()},
-                        {"counts", counts},   {"checks", list}}
+                        {"counts", counts},   {"missed", missed}, {"checks", list}}
       .dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
