@@ -47,7 +47,8 @@ __global__ void MatmulEpilogueKernel(int64_t elements, int64_t columns, int acti
 }
 
 // output = t·activation'(preactivation), and the block's part of its columns' sums. `output` may be the accumulator: a
-// thread reads its rows before it writes them, one of them twice where the part has no other, and no thread reads another's.
+// thread reads its rows before it writes them, one of them twice where the part has no other, and no thread reads
+// another's.
 constexpr int kSummedAtOnce = 2;  // rows of a thread, so that their loads are under way together
 __global__ void __launch_bounds__(kWarp* kLanes)
     GradientSumsKernel(ColumnParts parts, int activation, EpilogueOperands p, float* partials) {
