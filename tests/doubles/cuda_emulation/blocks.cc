@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -24,10 +25,8 @@ namespace {
 
 constexpr size_t kStackBytes = 64 << 10, kGuardBytes = 256, kSharedLimit = 48 << 10;
 constexpr int kPoison = 0xFF;  // not a number as f32, bf16 and f16
-constexpr int kWarp = 32;
+constexpr unsigned kWarp = 32;
 constexpr unsigned kMaxThreads = 1024;
-
-enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kExited };
 
 // Stacks outlive the host threads that ran on them: a stream's thread is short-lived, fresh memory is slow.
 class Stacks {
@@ -69,19 +68,28 @@ struct Copy {
   size_t bytes;
 };
 
+// Which lanes of a warp can go on, have met at a barrier of the warp, each with its mask, and are done. Those that are none of
+// this wait at the block's barrier. A bit each.
+struct Warp {
+  unsigned lanes = 0, ready = 0, met = 0, exited = 0;
+  unsigned masks[kWarp];
+};
+
 struct Thread {
   Coordinates at;
-  State state = State::kReady;
-  Fiber* fiber = nullptr;      // null before its first instruction
-  uint64_t value = 0;          // what it passes to its warp
-  char shown[kMostShared];     // what it shows to its warp
-  unsigned mask = 0;           // the warp barrier that it waits at
+  size_t warp = 0;
+  unsigned lane = 0;
+  Fiber* fiber = nullptr;  // null before its first instruction
+  // What it shows to its warp: in turn in the first two places to the whole warp, in the third to some lanes.
+  char shown[3][kMostShared];
+  unsigned turn = 0;
   std::vector<Copy> copies;    // not made yet, oldest first
   std::vector<size_t> groups;  // where each group that is not complete ends among them
 };
 
 struct Block {
   std::vector<Thread> threads;
+  std::vector<Warp> warps;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Fiber*> idle;
   std::vector<char> shared;
@@ -90,18 +98,26 @@ struct Block {
   Context scheduler;
   size_t shared_bytes = 0;
   size_t waiting = 0, exited = 0;  // threads at the block's barrier, and those that are done
+  bool ascending = true;           // the order of warps and lanes, where it is not
   bool shuffled = false;
   std::minstd_rand random;  // the order where it is
   std::vector<size_t> block_order, warp_order, lane_order;
   Observer* observer = nullptr;
 
   void Run(dim3 grid, dim3 block, uint3 at);
-  bool RunWarp(size_t first, bool ascending, size_t* left);
-  void SetOrder(std::vector<size_t>* items, size_t count, bool ascending);
+  void Begin(dim3 grid, dim3 block, uint3 at);
+  bool RunWarp(size_t warp);
+  void SetOrder(std::vector<size_t>* items, size_t count, bool upwards);
+  Thread& ThreadOf(size_t warp, unsigned lane) { return threads[warp * kWarp + lane]; }
+  Thread* FirstReady(size_t warp);
+  Thread* NextReady();
   void Resume(Thread& thread);
+  void Leave();
+  void Exit();
   void ReleaseBlock();
   void MeetWarp(unsigned mask, bool ordered);
-  void ReleaseWarp(size_t first, unsigned mask, bool ordered);
+  void ReleaseWarp(size_t warp, unsigned mask, bool ordered);
+  size_t Show(unsigned mask, const void* value, size_t bytes);
 };
 
 // Of the host thread, where it runs a grid. A pointer, since what has a destructor is looked for anew by every access.
@@ -120,12 +136,40 @@ std::atomic<Observer* (*)()> g_observer{nullptr};
   std::abort();
 }
 
-size_t Index(const Thread& thread) { return static_cast<size_t>(&thread - t_block->threads.data()); }
+// The first lane of the warp, in its order, that can go on; null: none can.
+Thread* Block::FirstReady(size_t warp) {
+  const unsigned ready = warps[warp].ready;
+  if (ready == 0) return nullptr;
+  return &ThreadOf(warp, static_cast<unsigned>(ascending ? std::countr_zero(ready) : std::bit_width(ready) - 1));
+}
 
-void SwitchToScheduler() {
-  Block& block = *t_block;
-  if (block.observer != nullptr) block.observer->Pauses();
-  if (__builtin_setjmp(block.running->fiber->context) == 0) __builtin_longjmp(block.scheduler, 1);
+// The lane that comes after the running one in the order of its warp, and after the last the first; null: none can go on.
+Thread* Block::NextReady() {
+  const unsigned ready = warps[running->warp].ready, lower = (1u << running->lane) - 1, self = 1u << running->lane;
+  const unsigned later = ready & (ascending ? ~(lower | self) : lower);
+  if (later == 0) return FirstReady(running->warp);
+  return &ThreadOf(running->warp, static_cast<unsigned>(ascending ? std::countr_zero(later) : std::bit_width(later) - 1));
+}
+
+// The running thread goes on when its turn has come again. Another lane of its warp goes on at once, where the order is no matter
+// of chance and nobody watches; else the scheduler finds who does.
+void Block::Leave() {
+  Thread* const next = shuffled || observer != nullptr ? nullptr : NextReady();
+  if (next == running) return;
+  if (observer != nullptr) observer->Pauses();
+  if (__builtin_setjmp(running->fiber->context) != 0) return;
+  if (next == nullptr || next->fiber == nullptr) __builtin_longjmp(scheduler, 1);
+  running = next;
+  __builtin_longjmp(next->fiber->context, 1);
+}
+
+void Block::Exit() {
+  Warp& warp = warps[running->warp];
+  warp.ready &= ~(1u << running->lane);
+  warp.exited |= 1u << running->lane;
+  ++exited;
+  idle.push_back(running->fiber);
+  ReleaseBlock();
 }
 
 // First function on a new stack: runs one CUDA thread after another, as the scheduler hands them to this fiber.
@@ -133,12 +177,15 @@ void FiberMain() {
   for (;;) {
     Block& block = *t_block;
     (*block.body)();
-    Thread& done = *block.running;
-    done.state = State::kExited;
-    ++block.exited;
-    block.idle.push_back(done.fiber);
-    block.ReleaseBlock();
-    SwitchToScheduler();
+    block.Exit();
+    Thread* const next = block.shuffled || block.observer != nullptr ? nullptr : block.NextReady();
+    if (next != nullptr && next->fiber == nullptr) {  // a lane that has not begun: here and now
+      next->fiber = block.idle.back();
+      block.idle.pop_back();
+      block.running = next;
+    } else {
+      block.Leave();
+    }
   }
 }
 
@@ -154,7 +201,7 @@ void Block::Resume(Thread& thread) {
     thread.fiber = fibers.back().get();
     fresh = true;
   }
-  if (observer != nullptr) observer->Runs(Index(thread), thread.fiber->stack.get(), kStackBytes);
+  if (observer != nullptr) observer->Runs(thread.warp * kWarp + thread.lane, thread.fiber->stack.get(), kStackBytes);
   if (!fresh) __builtin_longjmp(thread.fiber->context, 1);
   ucontext_t context;
   getcontext(&context);
@@ -169,84 +216,105 @@ void Block::Resume(Thread& thread) {
 void Block::ReleaseBlock() {
   if (waiting + exited < threads.size()) return;
   waiting = 0;
-  for (Thread& thread : threads) {
-    if (thread.state == State::kAtBlockBarrier) thread.state = State::kReady;
-  }
+  for (Warp& warp : warps) warp.ready = warp.lanes & ~warp.exited & ~warp.met;
   if (observer != nullptr) observer->BlockBarrier();
 }
 
-void Block::ReleaseWarp(size_t first, unsigned mask, bool ordered) {
-  for (size_t lane = 0; lane < kWarp; ++lane) {
-    if (!(mask >> lane & 1) || first + lane >= threads.size()) continue;
-    const Thread& thread = threads[first + lane];
-    if (thread.state == State::kExited) Fail("a warp operation waits for a lane that has exited");
-    if (thread.state != State::kAtWarpBarrier || thread.mask != mask) return;
+void Block::ReleaseWarp(size_t number, unsigned mask, bool ordered) {
+  Warp& warp = warps[number];
+  const unsigned expected = mask & warp.lanes;
+  if ((warp.exited & expected) != 0) Fail("a warp operation waits for a lane that has exited");
+  if ((warp.met & expected) != expected) return;
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    if ((expected >> lane & 1) != 0 && warp.masks[lane] != mask) return;
   }
-  for (size_t lane = 0; lane < kWarp && first + lane < threads.size(); ++lane) {
-    if (mask >> lane & 1) threads[first + lane].state = State::kReady;
-  }
+  warp.met &= ~expected;
+  warp.ready |= expected;
   if (observer == nullptr || !ordered) return;
-  for (size_t lane = 0; lane < kWarp && first + lane < threads.size(); ++lane) {
-    if (!(mask >> lane & 1) && threads[first + lane].state != State::kExited)
-      Fail("a warp barrier of some of its lanes, which nobody can watch yet");
-  }
-  observer->WarpBarrier(first / kWarp);
+  if ((warp.lanes & ~warp.exited & ~mask) != 0) Fail("a warp barrier of some of its lanes, which nobody can watch yet");
+  observer->WarpBarrier(number);
 }
 
 void Block::MeetWarp(unsigned mask, bool ordered) {
-  const size_t self = Index(*running), first = self / kWarp * kWarp;
-  if (!(mask >> (self - first) & 1)) Fail("a warp operation whose mask lacks the calling lane");
-  running->state = State::kAtWarpBarrier;
-  running->mask = mask;
-  ReleaseWarp(first, mask, ordered);
-  SwitchToScheduler();
+  Warp& warp = warps[running->warp];
+  const unsigned self = 1u << running->lane;
+  if ((mask & self) == 0) Fail("a warp operation whose mask lacks the calling lane");
+  warp.ready &= ~self;
+  warp.met |= self;
+  warp.masks[running->lane] = mask;
+  ReleaseWarp(running->warp, mask, ordered);
+  Leave();
+}
+
+// Shows bytes to the lanes of `mask`, and returns the place in which each of them shows its own. What the whole warp shows stays
+// for one more time that it does: no lane passes that before all have read.
+size_t Block::Show(unsigned mask, const void* value, size_t bytes) {
+  const size_t place = mask == ~0u ? running->turn++ % 2 : 2;
+  std::memcpy(running->shown[place], value, bytes);
+  MeetWarp(mask, false);
+  return place;
 }
 
 // Where warps or lanes are taken: 0 … count - 1, upwards, downwards or in an order of chance.
-void Block::SetOrder(std::vector<size_t>* items, size_t count, bool ascending) {
+void Block::SetOrder(std::vector<size_t>* items, size_t count, bool upwards) {
   items->resize(count);
   std::iota(items->begin(), items->end(), size_t{0});
   if (shuffled) {
     std::shuffle(items->begin(), items->end(), random);
-  } else if (!ascending) {
+  } else if (!upwards) {
     std::reverse(items->begin(), items->end());
   }
 }
 
-// Runs the warp that starts at thread `first` until it can go no further, or until each lane has met one barrier where
-// the order is shuffled; false if it could not go at all.
-bool Block::RunWarp(size_t first, bool ascending, size_t* left) {
-  const size_t lanes = std::min<size_t>(kWarp, threads.size() - first);
-  for (bool progress = false, any = false;; progress = true) {
-    any = false;
-    SetOrder(&lane_order, lanes, ascending);
-    for (const size_t lane : lane_order) {
-      Thread& thread = threads[first + lane];
-      if (thread.state != State::kReady) continue;
-      any = true;
-      Resume(thread);
-      if (thread.state == State::kExited) --*left;
-    }
-    if (!any || shuffled) return progress || any;
+// Runs the warp until it can go no further, or until each lane has met one barrier where the order is shuffled; false if it
+// could not go at all.
+bool Block::RunWarp(size_t number) {
+  Warp& warp = warps[number];
+  if (warp.ready == 0) return false;
+  if (!shuffled) {
+    for (Thread* next = FirstReady(number); next != nullptr; next = NextReady()) Resume(*next);
+    return true;
   }
+  SetOrder(&lane_order, static_cast<size_t>(std::popcount(warp.lanes)), true);
+  for (const size_t lane : lane_order) {
+    if ((warp.ready >> lane & 1) != 0) Resume(ThreadOf(number, static_cast<unsigned>(lane)));
+  }
+  return true;
 }
 
-void Block::Run(dim3 grid, dim3 dim, uint3 at) {
+void Block::Begin(dim3 grid, dim3 dim, uint3 at) {
   const size_t count = size_t{dim.x} * dim.y * dim.z;
-  threads.assign(count, Thread());
+  threads.resize(count);
+  warps.resize((count + kWarp - 1) / kWarp);
   waiting = exited = 0;
   for (size_t t = 0; t < count; ++t) {
     const auto i = static_cast<unsigned>(t);
-    threads[t].at = {{i % dim.x, i / dim.x % dim.y, i / (dim.x * dim.y)}, at, dim, grid};
+    Thread& thread = threads[t];
+    thread.at = {{i % dim.x, i / dim.x % dim.y, i / (dim.x * dim.y)}, at, dim, grid};
+    thread.warp = t / kWarp;
+    thread.lane = i % kWarp;
+    thread.fiber = nullptr;
+    thread.turn = 0;
+    thread.copies.clear();
+    thread.groups.clear();
+  }
+  for (size_t w = 0; w < warps.size(); ++w) {
+    const size_t lanes = std::min<size_t>(kWarp, count - w * kWarp);
+    warps[w].lanes = warps[w].ready = ~0u >> (kWarp - lanes);
+    warps[w].met = warps[w].exited = 0;
   }
   std::memset(shared.data(), kPoison, shared_bytes + kGuardBytes);
-  const size_t warps = (count + kWarp - 1) / kWarp;
-  const bool ascending = (at.x + at.y + at.z) % 2 == 0;
+  ascending = (at.x + at.y + at.z) % 2 == 0;
+}
+
+void Block::Run(dim3 grid, dim3 dim, uint3 at) {
+  Begin(grid, dim, at);
+  const size_t count = threads.size();
   if (observer != nullptr) observer->BlockStarts(count, shared_bytes, threads.data(), count * sizeof(Thread));
-  for (size_t left = count; left > 0;) {
+  while (exited < count) {
     bool progress = false;
-    SetOrder(&warp_order, warps, ascending);
-    for (const size_t w : warp_order) progress = RunWarp(w * kWarp, ascending, &left) || progress;
+    SetOrder(&warp_order, warps.size(), ascending);
+    for (const size_t warp : warp_order) progress = RunWarp(warp) || progress;
     if (!progress) Fail("the threads of this block wait for each other: a barrier that not all of them reach");
   }
   for (size_t i = 0; i < kGuardBytes; ++i) {
@@ -294,28 +362,26 @@ void RunLaunch(const Grid& launch) {
 }  // namespace
 
 const Coordinates& Here() { return t_block->running->at; }
-int Lane() { return static_cast<int>(Index(*t_block->running) % kWarp); }
+int Lane() { return static_cast<int>(t_block->running->lane); }
 char* DynamicShared() { return t_block->shared.data(); }
 
 void SyncThreads() {
   Block& block = *t_block;
-  block.running->state = State::kAtBlockBarrier;
+  block.warps[block.running->warp].ready &= ~(1u << block.running->lane);
   ++block.waiting;
   block.ReleaseBlock();
-  SwitchToScheduler();
+  block.Leave();
 }
 
 void SyncWarp(unsigned mask) { t_block->MeetWarp(mask, true); }
-void MeetWarp(unsigned mask) { t_block->MeetWarp(mask, false); }
 
-void Show(const void* value, size_t bytes, const char* (&lanes)[kWarp]) {
+Shown Show(const void* value, size_t bytes) {
   Block& block = *t_block;
+  const Thread& self = *block.running;
   if (bytes > kMostShared) Fail("a warp shows too many bytes");
-  std::memcpy(block.running->shown, value, bytes);
-  const size_t first = Index(*block.running) / kWarp * kWarp;
-  MeetWarp(~0u);
-  for (size_t lane = 0; lane < kWarp; ++lane)
-    lanes[lane] = first + lane < block.threads.size() ? block.threads[first + lane].shown : nullptr;
+  if (block.warps[self.warp].lanes != ~0u) Fail("a warp without all of its lanes shows what it has");
+  const size_t place = block.Show(~0u, value, bytes);
+  return {block.ThreadOf(self.warp, 0).shown[place], sizeof(Thread)};
 }
 
 void CopyLater(void* to, const void* from, size_t bytes) {
@@ -346,13 +412,11 @@ void WaitForCopies(size_t groups_left) {
 
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane) {
   Block& block = *t_block;
-  Thread& self = *block.running;
-  self.value = value;
-  MeetWarp(mask);
-  const size_t from = Index(self) / kWarp * kWarp + static_cast<size_t>(from_lane);
-  if (!(mask >> from_lane & 1) || from >= block.threads.size()) Fail("a shuffle from a lane outside its mask");
-  const uint64_t result = block.threads[from].value;
-  MeetWarp(mask);
+  const size_t warp = block.running->warp, place = block.Show(mask, &value, sizeof value);
+  if (((mask & block.warps[warp].lanes) >> from_lane & 1) == 0) Fail("a shuffle from a lane outside its mask");
+  uint64_t result;
+  std::memcpy(&result, block.ThreadOf(warp, static_cast<unsigned>(from_lane)).shown[place], sizeof result);
+  if (mask != ~0u) block.MeetWarp(mask, false);
   return result;
 }
 

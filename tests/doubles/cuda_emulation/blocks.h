@@ -27,10 +27,17 @@ struct Coordinates {
 
 void SyncThreads();            // threads that have exited do not count
 void SyncWarp(unsigned mask);  // every lane of `mask` must come
-void MeetWarp(unsigned mask);  // the same without an order of memory, as in shuffles and products of matrices
-constexpr size_t kMostShared = 32;
-// Shows `bytes` (at most kMostShared) to the whole warp; `lanes[l]` is what lane l shows, until the next MeetWarp.
-void Show(const void* value, size_t bytes, const char* (&lanes)[32]);
+
+// What follows waits for the lanes as SyncWarp does, but is no order of memory.
+constexpr size_t kMostShared = 48;
+struct Shown {
+  const char* of_first;
+  size_t distance;
+  const char* operator[](int lane) const { return of_first + static_cast<size_t>(lane) * distance; }
+};
+// Shows `bytes` (at most kMostShared) to the whole warp, of 32 lanes, and returns what each lane shows, until the lane shows or
+// exchanges again.
+Shown Show(const void* value, size_t bytes);
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane);  // the value that lane `from_lane` passed
 
 // Copies that the running thread has asked for are made when it waits for them, no sooner: who reads before finds what

@@ -109,29 +109,27 @@ float HalfAt(uint32_t word, int upper) {
 template <int kDtype>
 void MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
   const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1};
-  const char* lanes[32];
-  emulation::Show(words, sizeof words, lanes);
-  const auto word = [&](int lane, int i) {
-    uint32_t value;
-    std::memcpy(&value, lanes[lane] + 4 * i, sizeof value);
-    return value;
-  };
+  float own[12];
+  for (int i = 0; i < 12; ++i) own[i] = HalfAt<kDtype>(words[i / 2], i % 2);
+  const emulation::Shown lanes = emulation::Show(own, sizeof own);
   const int g = emulation::Lane() / 4, t = emulation::Lane() % 4;
-  for (int e = 0; e < 4; ++e) {
-    const int row = e / 2, column = 2 * t + e % 2;  // row g + 8·row
-    for (int k = 0; k < 16; ++k) {
-      const uint32_t left = word(4 * g + k % 8 / 2, 2 * (k / 8) + row), right = word(4 * column + k % 8 / 2, 4 + k / 8);
-      c[e] += HalfAt<kDtype>(left, k % 2) * HalfAt<kDtype>(right, k % 2);
+  float left[2][16], right[2][16];  // rows g and g + 8 of a, columns 2·t and 2·t + 1 of b
+  for (int i = 0; i < 2; ++i) {
+    for (int k = 0; k < 16; k += 2) {
+      const int lane = k % 8 / 2, half = k / 8;
+      std::memcpy(&left[i][k], lanes[4 * g + lane] + sizeof(float[2]) * static_cast<size_t>(2 * half + i), sizeof(float[2]));
+      std::memcpy(&right[i][k], lanes[4 * (2 * t + i) + lane] + sizeof(float[2]) * static_cast<size_t>(4 + half),
+                  sizeof(float[2]));
     }
   }
-  emulation::MeetWarp(~0u);
+  for (int k = 0; k < 16; ++k)
+    for (int e = 0; e < 4; ++e) c[e] += left[e / 2][k] * right[e % 2][k];
 }
 
 template <bool kTransposed>
 void LoadFourMatrices(const void* row, uint32_t (&r)[4]) {
-  const char* lanes[32];
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) __builtin_trap();
-  emulation::Show(&row, sizeof row, lanes);
+  const emulation::Shown lanes = emulation::Show(&row, sizeof row);
   const int g = emulation::Lane() / 4, t = emulation::Lane() % 4;
   for (int m = 0; m < 4; ++m) {
     const auto element = [&](int i, int j) {
@@ -142,7 +140,6 @@ void LoadFourMatrices(const void* row, uint32_t (&r)[4]) {
     r[m] =
         kTransposed ? element(2 * t, g) | element(2 * t + 1, g) << 16 : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
   }
-  emulation::MeetWarp(~0u);
 }
 inline void LoadMatrices(const void* row, uint32_t (&r)[4]) { LoadFourMatrices<false>(row, r); }
 inline void LoadMatricesTransposed(const void* row, uint32_t (&r)[4]) { LoadFourMatrices<true>(row, r); }
