@@ -102,9 +102,17 @@ sy_status Rank::TryJoin(sy_error* error) {
   request.backend = &backend;
   request.device = reinterpret_cast<sy_device*>(this);  // nobody looks into it
   request.device_index = ranks_.devices.empty() ? rank : ranks_.devices[rank];
-  if (const sy_status status = api->init(instance, &request, &communicator, error); status != SY_OK) return status;
+  const auto call = [&](const std::function<sy_status()>& body) {
+    if (!ranks_.fresh_threads) return body();
+    sy_status status = SY_OK;
+    std::thread([&] { status = body(); }).join();
+    return status;
+  };
+  if (const sy_status status = call([&] { return api->init(instance, &request, &communicator, error); });
+      status != SY_OK)
+    return status;
   for (;;) {
-    const sy_status status = api->poll(communicator, error);
+    const sy_status status = call([&] { return api->poll(communicator, error); });
     if (status != SY_IN_PROGRESS) return status;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }

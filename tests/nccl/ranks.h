@@ -30,6 +30,7 @@ struct Ranks {
   std::vector<int> absent;           // ranks that never start
   std::string memory_kind = "cuda";  // of the backend that the devices belong to
   int timeout_ms = 20000;            // of the communicator
+  bool fresh_threads = false;        // joining begins on one and is polled on others, which have no device yet
 };
 
 // How many "communicators", "windows" or "registrations" of the double are alive in this process.

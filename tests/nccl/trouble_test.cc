@@ -560,6 +560,23 @@ TEST(NcclTrouble, RegistrationThatRuinsTheCommunicatorSaysHowToDoWithout) {
             "");
 }
 
+// NCCL joins and allocates on the device of the calling thread: the double ends a process that has not chosen one.
+TEST(NcclTrouble, EachCallChoosesTheDeviceOfItsThread) {
+  EXPECT_EQ(
+      RunRanks({.size = 2, .fresh_threads = true},
+               [](Rank& self) {
+                 self.Join();
+                 sy_error error{SY_HEADER(sy_error)};
+                 void* owned = nullptr;
+                 sy_status status = SY_INTERNAL;
+                 std::thread([&] { status = self.api->buffer_alloc(self.communicator, 400, &owned, &error); }).join();
+                 self.Ok(status, "buffer_alloc", error);
+                 self.AllReduce(self.communicator, owned, owned, 100);
+                 RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+               }),
+      "");
+}
+
 // A call that NCCL never takes up: one rank makes the call of another.
 TEST(NcclTrouble, CallThatIsNotTakenUpEndsAtTheDeadline) {
   EXPECT_EQ(RunRanks({.size = 1, .environment = {{"NCCL_DOUBLE_LOOKS", "1000000"}}, .timeout_ms = 300},
