@@ -244,6 +244,7 @@ KernelPointer PrepareMatmul(const Request& r) {
   const auto t = r.Attributes<sy_matmul_attributes>();
   const MatmulInputs optional(t);
   const size_t inputs = optional.count;
+  if (t.column_sums) return SY_REFUSE(r, "matmul: column_sums");
   if (!r.HasCounts(inputs, inputs, t.save_preactivation || t.bias_gradient ? 2 : 1)) return nullptr;
   const sy_tensor &a = r.inputs[0], &b = r.inputs[1], &c = r.outputs[0];
   if (a.rank < 2 || b.rank != a.rank || c.rank != a.rank)

@@ -92,6 +92,7 @@ class LayerNormBackward : public Kernel {
 
 KernelPointer PrepareLayerNorm(const Request& r) {
   const auto attributes = r.Attributes<sy_layer_norm_attributes>();
+  if (attributes.column_sums) return SY_REFUSE(r, "%s: column_sums", r.op);
   const size_t extra = attributes.residual ? 1 : 0;
   if (!r.HasCounts(3 + extra, 3 + extra, 3 + extra)) return nullptr;
   if (r.inputs[0].rank < 1) return SY_REFUSE(r, "layer_norm: x has no axis");
@@ -113,6 +114,7 @@ KernelPointer PrepareLayerNorm(const Request& r) {
 
 KernelPointer PrepareLayerNormBackward(const Request& r) {
   const auto attributes = r.Attributes<sy_layer_norm_attributes>();
+  if (attributes.column_sums) return SY_REFUSE(r, "%s: column_sums", r.op);
   const size_t extra = attributes.residual ? 1 : 0;
   if (!r.HasCounts(5 + extra, 5 + extra, 3)) return nullptr;
   if (r.inputs[0].rank < 1) return SY_REFUSE(r, "layer_norm_backward: h has no axis");

@@ -29,7 +29,7 @@ struct ColumnParts {
   dim3 Grid() const {
     return dim3(static_cast<unsigned>(CeilDivide(Packed(), int64_t{width})), static_cast<unsigned>(parts));
   }
-  // Of AddParts.
+  // Of AddParts and of SumOfParts.
   dim3 JoinGrid() const { return dim3(static_cast<unsigned>(CeilDivide(columns, int64_t{kWarp}))); }
 
  private:

@@ -120,7 +120,7 @@ struct Registration {
 //   t = accumulator; t += bias[c]; if preactivation: t *= activation'(preactivation), else: saved = t, t =
 //   activation(t); t += residual; output = t (or += t)
 // column_sums[c] f32 = (or +=) Σ over r of t, in a fixed order: where there is a preactivation and nothing else beside
-// it, and the columns are eights (SumsColumnsInPass). `workspace` then holds ColumnSumBytes(rows, columns) bytes.
+// it, and the columns are eights. `workspace` then holds ColumnSumBytes(rows, columns) bytes.
 struct MatmulEpilogue {
   const void *accumulator = nullptr, *bias = nullptr, *preactivation = nullptr, *residual = nullptr;
   void *saved = nullptr, *output = nullptr;

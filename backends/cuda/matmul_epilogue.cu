@@ -85,11 +85,10 @@ __global__ void __launch_bounds__(kWarp* kLanes)
 }
 
 __global__ void __launch_bounds__(kWarp* kWarp)
-    GradientSumsFinishKernel(int parts, int64_t columns, const float* partials, bool adds, float* sums) {
+    GradientSumsFinishKernel(int parts, int64_t columns, const float* partials, bool adds, View sums) {
   const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.y;
   const float sum = SumOfParts(parts, columns, partials);
-  if (threadIdx.x != 0 || column >= columns) return;
-  sums[column] = adds ? sums[column] + sum : sum;
+  if (threadIdx.x == 0 && column < columns) StoreOrAdd(sums, column, sum, adds);
 }
 
 View Of(const void* data, sy_dtype dtype) { return {static_cast<char*>(const_cast<void*>(data)), dtype}; }
@@ -111,7 +110,7 @@ cudaError_t LaunchMatmulEpilogue(const MatmulEpilogue& e, cudaStream_t stream) {
         Launch(GradientSumsKernel, parts.Grid(), parts.Block(), 0, stream, parts, e.activation, p, partials);
     if (status != cudaSuccess) return status;
     return Launch(GradientSumsFinishKernel, parts.JoinGrid(), dim3(kWarp, kWarp), 0, stream, parts.parts, e.columns,
-                  partials, e.adds_column_sums, e.column_sums);
+                  partials, e.adds_column_sums, Of(e.column_sums, SY_F32));
   }
   const int64_t elements = e.rows * e.columns;
   const bool packs = Packs(e.columns);

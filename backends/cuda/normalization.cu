@@ -119,8 +119,8 @@ __device__ __forceinline__ void SumOverTeams(const RowParts& t, float (&sum)[kPa
   AddLanes<kPack>(sum);
 }
 
-// One pass over the rows: dh, and the block's part of dgamma, dbeta and, if `sums_dh`, of dh's sums. Every thread makes every turn; what lies beyond
-// the end of a row or of the part reads an element that is there, and counts for nothing.
+// One pass over the rows: dh, and the block's part of dgamma, dbeta and, if `sums_dh`, of dh's sums. Every thread makes
+// every turn; what lies beyond the end of a row or of the part reads an element that is there, and counts for nothing.
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     LayerNormGradientKernel(RowParts t, LayerNormGradientOperands p, bool sums_dh, float* partials) {
   const bool in_warps = t.InWarps();

@@ -45,6 +45,7 @@ sy_status BuildMatmul(Sequence& s, Request& r) {
   const auto inputs = static_cast<size_t>(2 + (a.bias != 0) + (a.activation_gradient != 0) + (a.residual != 0));
   if (a.activation < SY_ACTIVATION_NONE || a.activation > SY_ACTIVATION_SILU)
     return SY_FAIL(r.error, SY_UNSUPPORTED, "matmul: unknown activation %d", a.activation);
+  if (a.column_sums) return SY_FAIL(r.error, SY_UNSUPPORTED, "matmul: column_sums");
   if (const sy_status status = r.Expect(inputs, second_output ? 2 : 1); status != SY_OK) return status;
   if (const sy_status status = r.ExpectFloats(); status != SY_OK) return status;
   const Operand &left = r.inputs[0], &right = r.inputs[1];

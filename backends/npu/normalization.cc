@@ -18,6 +18,7 @@ Dims WithoutLast(const Dims& dims) { return Dims(dims.begin(), dims.end() - 1); 
 
 sy_status BuildLayerNorm(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_layer_norm_attributes>();
+  if (a.column_sums) return SY_FAIL(r.error, SY_UNSUPPORTED, "layer_norm: column_sums");
   const size_t count = a.residual ? 4 : 3;
   if (const sy_status status = r.Expect(count, count); status != SY_OK) return status;
   if (const sy_status status = r.ExpectFloats(); status != SY_OK) return status;
@@ -44,6 +45,7 @@ sy_status BuildLayerNorm(Sequence& s, Request& r) {
 
 sy_status BuildLayerNormBackward(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_layer_norm_attributes>();
+  if (a.column_sums) return SY_FAIL(r.error, SY_UNSUPPORTED, "layer_norm_backward: column_sums");
   if (const sy_status status = r.Expect(a.residual ? 6 : 5, 3); status != SY_OK) return status;
   if (const sy_status status = r.ExpectFloats(); status != SY_OK) return status;
   const Dims x = r.inputs[0].dims, channels = {x.back()}, rows = WithoutLast(x);

@@ -83,6 +83,7 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_matmul_attributes>();
   const size_t inputs = 2 + (a.bias != 0) + (a.activation_gradient != 0) + (a.residual != 0);
   const size_t outputs = 1 + (a.save_preactivation || a.bias_gradient);
+  if (a.column_sums) return SY_REFUSE_OP(r, "column_sums");
   if (!r.HasCounts(inputs, inputs, outputs) || !r.RequireContiguous()) return SY_UNSUPPORTED;
   if (a.activation < SY_ACTIVATION_NONE || a.activation > SY_ACTIVATION_SILU ||
       (a.save_preactivation && a.bias_gradient) || (a.save_preactivation && a.activation_gradient)) {

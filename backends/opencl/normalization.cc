@@ -45,6 +45,7 @@ namespace {
 
 sy_status PrepareLayerNorm(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_layer_norm_attributes>();
+  if (a.column_sums) return SY_REFUSE_OP(r, "column_sums");
   const bool residual = a.residual != 0;
   const size_t count = residual ? 4 : 3, gamma = residual ? 2 : 1;
   RowShape shape;
@@ -74,6 +75,7 @@ sy_status PrepareLayerNorm(const Request& r, Kernel& kernel) {
 
 sy_status PrepareLayerNormBackward(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_layer_norm_attributes>();
+  if (a.column_sums) return SY_REFUSE_OP(r, "column_sums");
   const bool residual = a.residual != 0;
   const size_t count = residual ? 6 : 5;
   RowShape shape;

@@ -48,7 +48,8 @@ void RunLayerNorm(Call& call) {
 void CheckLayerNormBackward(Check& check) {
   const auto& attr = check.attributes<sy_layer_norm_attributes>();
   const bool residual = attr.residual;
-  if (!check.Operands(residual ? 6 : 5, attr.column_sums ? 4 : 3) || !check.Floats() || !NeedChannels(check, "h")) return;
+  if (!check.Operands(residual ? 6 : 5, attr.column_sums ? 4 : 3) || !check.Floats() || !NeedChannels(check, "h"))
+    return;
   const Dims h = check.InputDims(0), channels = {h.back()}, rows = WithoutLast(h);
   check.Input("gamma", 1, channels) && check.Input("mean", 2, rows) && check.Input("rstd", 3, rows) &&
       check.Input("dy", 4, h) && check.Output("dh", 0, h) && check.Output("dgamma", 1, channels) &&

@@ -184,6 +184,16 @@ Status Keeping::MakeOrTakeUpRunFolder() {
   return WriteRunConfig(run_folder_, config_);
 }
 
+// What rank 0 says to all, or its error to all.
+static Status TellAll(World& world, const Status& status, std::string* text) {
+  std::string verdict = status.ok() ? "+" + *text : "-" + Message(status);
+  SY_RETURN_IF_ERROR(world.BroadcastText(verdict, 0));
+  if (world.rank() == 0) return status;
+  if (verdict[0] == '-') return FailedPrecondition("{}", verdict.substr(1));
+  *text = verdict.substr(1);
+  return OkStatus();
+}
+
 Status Keeping::OpenRunFolder() {
   World& world = engine_.world();
   Status status;
@@ -191,13 +201,7 @@ Status Keeping::OpenRunFolder() {
     status = copy_.Reserve();
     if (status.ok()) status = MakeOrTakeUpRunFolder();
   }
-  if (world.size() > 1) {
-    std::string verdict = status.ok() ? "+" + run_folder_ : "-" + Message(status);
-    SY_RETURN_IF_ERROR(world.BroadcastText(verdict, 0));
-    if (!owner() && verdict[0] == '+') run_folder_ = verdict.substr(1);
-    if (!owner() && verdict[0] == '-') status = FailedPrecondition("{}", verdict.substr(1));
-  }
-  SY_RETURN_IF_ERROR(status);
+  SY_RETURN_IF_ERROR(world.size() > 1 ? TellAll(world, status, &run_folder_) : status);
   SY_RETURN_IF_ERROR(ChooseWriters());
   if (owner()) TellLauncherOfRun(run_folder_);
   // Where --interpose=trace writes, unless the user chose.
@@ -206,49 +210,53 @@ Status Keeping::OpenRunFolder() {
   return OkStatus();
 }
 
-// Each writes a file there, which rank 0 looks for: who cannot would fail the run at its first checkpoint.
+// Each writes a file there, which rank 0 reads: who cannot would fail the run at its first checkpoint.
 StatusOr<bool> Keeping::EveryRankSharesRunFolder() {
   constexpr char kMeeting[] = ".ranks";
   World& world = engine_.world();
   std::string mark;  // what no other folder has
-  if (owner()) {
+  const auto prepare = [&]() -> Status {
     SY_ASSIGN_OR_RETURN(const std::string random, RandomBytes(8));
     mark = Hexadecimal(random);
     SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
     SY_RETURN_IF_ERROR(run.Remove(kMeeting));  // of a start that was cut short
-    SY_RETURN_IF_ERROR(run.CreateInside(kMeeting).status());
-  }
-  SY_RETURN_IF_ERROR(world.BroadcastText(mark, 0));
+    return run.CreateInside(kMeeting).status();
+  };
+  SY_RETURN_IF_ERROR(TellAll(world, owner() ? prepare() : OkStatus(), &mark));
   const auto name = [&](int rank) { return fmt::format("{}-{}", mark, rank); };
   const auto write = [&]() -> Status {
     SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
     SY_ASSIGN_OR_RETURN(const Folder meeting, run.OpenInside(kMeeting));
     return meeting.Write(name(world.rank()), {BytesOf(mark)});
   };
-  const Status written = write();
+  const auto comes_to_rank_0 = [&](int rank) {
+    const auto read = ReadWholeFile(fmt::format("{}/{}/{}", run_folder_, kMeeting, name(rank)), mark.size());
+    return read.ok() && *read == mark;
+  };
   const auto agree = [&world](int32_t* first) {
     return world.communicator->AllReduce("shares_run_folder", first, first, 1, SY_I32, SY_MIN);
   };
+  const Status written = write();
   int32_t first = written.ok() ? world.size() : world.rank();
   SY_RETURN_IF_ERROR(agree(&first));
   std::string why = written.ok() ? "what it writes there does not come to rank 0" : Message(written);
   if (first < world.size()) {
     SY_RETURN_IF_ERROR(world.BroadcastText(why, first));
   } else if (owner()) {
-    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
-    SY_ASSIGN_OR_RETURN(const Folder meeting, run.OpenInside(kMeeting));
-    for (first = 0; first < world.size() && meeting.Has(name(first));) ++first;
+    for (first = 0; first < world.size() && comes_to_rank_0(first);) ++first;
   }
   SY_RETURN_IF_ERROR(agree(&first));
   if (owner()) {
-    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
-    SY_RETURN_IF_ERROR(run.Remove(kMeeting));
-    if (first != world.size())
-      LogWarning(
-          "rank {} on {} does not share the run folder {} with rank 0 ({}): each checkpoint is gathered on rank 0, for "
-          "which steps wait; with --output on a file system to which all hosts write, each rank writes its part",
-          first, world.processes.host_names[static_cast<size_t>(first)], run_folder_, why);
+    const auto run = Folder::Open(run_folder_);
+    const Status removed = run.ok() ? run->Remove(kMeeting) : run.status();
+    if (!removed.ok()) LogWarning("{}/{} can be deleted: {}", run_folder_, kMeeting, Message(removed));
   }
+  if (first == 0) return FailedPrecondition("rank 0 cannot write into the run folder {}: {}", run_folder_, why);
+  if (owner() && first < world.size())
+    LogWarning(
+        "rank {} on {} does not share the run folder {} with rank 0 ({}): each checkpoint is gathered on rank 0, for "
+        "which steps wait; with --output on a file system to which all hosts write, each rank writes its part",
+        first, world.processes.host_names[static_cast<size_t>(first)], run_folder_, why);
   return first == world.size();
 }
 

@@ -64,7 +64,7 @@ TEST_F(Elastic, ARunWhoseRanksShareModelsGoesOnWithoutANode) {
 
 // Each rank wrote its part of what one is to go on from.
 TEST_F(Elastic, ARunWhoseRanksShareTheStateGoesOnWithoutANode) {
-  const std::string shared = "--zero=1 --optimizer=adamw --steps=600 --save_every=20 --keep=2";
+  const std::string shared = "--zero=1 --optimizer=adamw --steps=1500 --save_every=20 --keep=2";
   Start({Node("1:2", 0, shared), Node("1:2", 1, shared)});
   AwaitCheckpoint();
   EXPECT_TRUE(std::filesystem::exists(Checkpoints() + "/latest/state-00002-of-00002.safetensors"));
@@ -72,13 +72,13 @@ TEST_F(Elastic, ARunWhoseRanksShareTheStateGoesOnWithoutANode) {
   ASSERT_GE(RunningProgram::WaitFor([&] { return node(0).HasEnded(); }, 90000), 0) << Outputs();
   EXPECT_EQ(node(0).code(), 0) << Outputs();
   EXPECT_THAT(node(0).Output(), HasSubstr("1 of 2 nodes take part, with 1 rank"));
-  EXPECT_THAT(node(0).Output(), HasSubstr("trained 600 updates"));
+  EXPECT_THAT(node(0).Output(), HasSubstr("trained 1500 updates"));
 }
 
 // Rank 0 gathers what ranks of other nodes cannot write where it looks, and goes on alone from that.
 TEST_F(Elastic, NodesThatShareNoFileSystemLeaveWhatNodeZeroNeeds) {
   const auto apart = [&](int index) {
-    std::string line = Node("1:2", index, "--zero=1 --optimizer=adamw --steps=600 --save_every=20 --keep=2");
+    std::string line = Node("1:2", index, "--zero=1 --optimizer=adamw --steps=1500 --save_every=20 --keep=2");
     const std::string output = "--output=" + In("shared");
     return line.replace(line.find(output), output.size(), "--output=run");
   };
@@ -90,7 +90,7 @@ TEST_F(Elastic, NodesThatShareNoFileSystemLeaveWhatNodeZeroNeeds) {
   EXPECT_EQ(node(0).code(), 0) << Outputs();
   EXPECT_THAT(node(0).Output(), HasSubstr("does not share the run folder"));
   EXPECT_THAT(node(0).Output(), HasSubstr("1 of 2 nodes take part, with 1 rank"));
-  EXPECT_THAT(node(0).Output(), HasSubstr("trained 600 updates"));
+  EXPECT_THAT(node(0).Output(), HasSubstr("trained 1500 updates"));
 }
 
 TEST_F(Elastic, AllNodesComeAgainWhereARankFailedAndTheRunHasTheBitsOfAnUninterruptedOne) {

@@ -119,8 +119,8 @@ TEST_F(ShardedSaving, HasWhatOneRankGathers) {
   }
 }
 
-// What a rank writes is what it has: of two thirds of the state, moments, each an equal part; weights and averages
-// too where the stage shares those.
+// What a rank writes is what it has: an equal part of the moments, which are two thirds of the state, and of weights
+// and averages too where the stage shares those.
 TEST_F(ShardedSaving, NoRankHoldsWhatOthersHave) {
   TrainConfig config = Config("bytes");
   config.zero = 3;

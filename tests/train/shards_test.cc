@@ -10,7 +10,10 @@
 #include <cerrno>
 #include <chrono>
 #include <future>
+#include <latch>
+#include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "core/train/checkpoint.h"
@@ -267,28 +270,46 @@ TEST_F(Shards, OfARankThatCannotWriteLeaveTheCheckpointBefore) {
 TEST_F(Shards, OfAFailedSaveAreRemovedWhenAllHaveEnded) {
   const FileCalls real = SystemFileCalls();
   FileCalls calls = real;
-  std::atomic<int> written = 0, at_removal = -1;
+  std::mutex mutex;
+  std::set<int> open;  // descriptors of the others' files
+  int opened = 0, at_removal = -1;
+  std::latch failed(1);
   calls.openat = [&](int folder, const char* name, int flags, mode_t mode) {
     const std::string file = name;
     if (file == ShardName(0, 5)) {
+      failed.count_down();
       errno = ENOSPC;
       return -1;
     }
     const bool of_other = file.starts_with("state-");
-    if (of_other) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const int opened = real.openat(folder, name, flags, mode);
-    if (of_other && opened >= 0) ++written;
-    return opened;
+    if (of_other) {
+      failed.wait();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    const int descriptor = real.openat(folder, name, flags, mode);
+    const std::scoped_lock lock(mutex);
+    if (of_other && descriptor >= 0) opened += open.insert(descriptor).second;
+    return descriptor;
+  };
+  calls.close = [&](int descriptor) {
+    {
+      const std::scoped_lock lock(mutex);
+      open.erase(descriptor);
+    }
+    return real.close(descriptor);
   };
   calls.unlinkat = [&](int folder, const char* name, int flags) {
-    if ((flags & AT_REMOVEDIR) != 0) at_removal = written.load();
+    if ((flags & AT_REMOVEDIR) != 0) {
+      const std::scoped_lock lock(mutex);
+      at_removal = opened - static_cast<int>(open.size());
+    }
     return real.unlinkat(folder, name, flags);
   };
   ReplaceFileCalls(&calls);
   const Status status = Shared(10, Divisions()[1]).Save(Run());
   ReplaceFileCalls(nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << Message(status);
-  EXPECT_EQ(at_removal, 4);
+  EXPECT_EQ(at_removal, 4) << "files of others that were whole, when what there was went";
   EXPECT_TRUE(fs::is_empty(Run() + "/checkpoints"));
 }
 

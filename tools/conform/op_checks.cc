@@ -29,7 +29,8 @@ bool HasRowsApart(const OpCase& one) {
   };
   if (one.op == "reduce") return (attributes(sy_reduce_attributes{}).axes & 1u) == 0;
   const auto matmul = attributes(sy_matmul_attributes{});
-  return one.op != "matmul" || first.dims.size() > 2 || !(matmul.transpose_a || matmul.bias_gradient);
+  if (one.op != "matmul") return true;
+  return !matmul.column_sums && (first.dims.size() > 2 || !(matmul.transpose_a || matmul.bias_gradient));
 }
 
 // Everything that a case is judged by.

@@ -71,7 +71,7 @@ Graph SumColumnsWhereTheyAreMade(Graph source, const CanPrepare& can_prepare) {
     for (const int reader : summing) sum[reader] = made.back();
     return std::vector<Value>(made.begin(), made.end() - 1);
   };
-  return Rewrite("column sums", source, rule);
+  return RemoveDeadNodes(Rewrite("column sums", source, rule));
 }
 
 }  // namespace switchyard

@@ -68,8 +68,8 @@ struct Copy {
   size_t bytes;
 };
 
-// Which lanes of a warp can go on, have met at a barrier of the warp, each with its mask, and are done. Those that are none of
-// this wait at the block's barrier. A bit each.
+// Which lanes of a warp can go on, have met at a barrier of the warp, each with its mask, and are done. Those that are
+// none of this wait at the block's barrier. A bit each.
 struct Warp {
   unsigned lanes = 0, ready = 0, met = 0, exited = 0;
   unsigned masks[kWarp];
@@ -143,16 +143,18 @@ Thread* Block::FirstReady(size_t warp) {
   return &ThreadOf(warp, static_cast<unsigned>(ascending ? std::countr_zero(ready) : std::bit_width(ready) - 1));
 }
 
-// The lane that comes after the running one in the order of its warp, and after the last the first; null: none can go on.
+// The lane that comes after the running one in the order of its warp, and after the last the first; null: none can go
+// on.
 Thread* Block::NextReady() {
   const unsigned ready = warps[running->warp].ready, lower = (1u << running->lane) - 1, self = 1u << running->lane;
   const unsigned later = ready & (ascending ? ~(lower | self) : lower);
   if (later == 0) return FirstReady(running->warp);
-  return &ThreadOf(running->warp, static_cast<unsigned>(ascending ? std::countr_zero(later) : std::bit_width(later) - 1));
+  return &ThreadOf(running->warp,
+                   static_cast<unsigned>(ascending ? std::countr_zero(later) : std::bit_width(later) - 1));
 }
 
-// The running thread goes on when its turn has come again. Another lane of its warp goes on at once, where the order is no matter
-// of chance and nobody watches; else the scheduler finds who does.
+// The running thread goes on when its turn has come again. Another lane of its warp goes on at once, where the order is
+// no matter of chance and nobody watches; else the scheduler finds who does.
 void Block::Leave() {
   Thread* const next = shuffled || observer != nullptr ? nullptr : NextReady();
   if (next == running) return;
@@ -246,8 +248,8 @@ void Block::MeetWarp(unsigned mask, bool ordered) {
   Leave();
 }
 
-// Shows bytes to the lanes of `mask`, and returns the place in which each of them shows its own. What the whole warp shows stays
-// for one more time that it does: no lane passes that before all have read.
+// Shows bytes to the lanes of `mask`, and returns the place in which each of them shows its own. What the whole warp
+// shows stays for one more time that it does: no lane passes that before all have read.
 size_t Block::Show(unsigned mask, const void* value, size_t bytes) {
   const size_t place = mask == ~0u ? running->turn++ % 2 : 2;
   std::memcpy(running->shown[place], value, bytes);
@@ -266,8 +268,8 @@ void Block::SetOrder(std::vector<size_t>* items, size_t count, bool upwards) {
   }
 }
 
-// Runs the warp until it can go no further, or until each lane has met one barrier where the order is shuffled; false if it
-// could not go at all.
+// Runs the warp until it can go no further, or until each lane has met one barrier where the order is shuffled; false
+// if it could not go at all.
 bool Block::RunWarp(size_t number) {
   Warp& warp = warps[number];
   if (warp.ready == 0) return false;

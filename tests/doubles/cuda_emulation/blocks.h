@@ -35,8 +35,8 @@ struct Shown {
   size_t distance;
   const char* operator[](int lane) const { return of_first + static_cast<size_t>(lane) * distance; }
 };
-// Shows `bytes` (at most kMostShared) to the whole warp, of 32 lanes, and returns what each lane shows, until the lane shows or
-// exchanges again.
+// Shows `bytes` (at most kMostShared) to the whole warp, of 32 lanes, and returns what each lane shows, until the lane
+// shows or exchanges again.
 Shown Show(const void* value, size_t bytes);
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane);  // the value that lane `from_lane` passed
 

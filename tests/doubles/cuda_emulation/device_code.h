@@ -117,7 +117,8 @@ void MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (
   for (int i = 0; i < 2; ++i) {
     for (int k = 0; k < 16; k += 2) {
       const int lane = k % 8 / 2, half = k / 8;
-      std::memcpy(&left[i][k], lanes[4 * g + lane] + sizeof(float[2]) * static_cast<size_t>(2 * half + i), sizeof(float[2]));
+      std::memcpy(&left[i][k], lanes[4 * g + lane] + sizeof(float[2]) * static_cast<size_t>(2 * half + i),
+                  sizeof(float[2]));
       std::memcpy(&right[i][k], lanes[4 * (2 * t + i) + lane] + sizeof(float[2]) * static_cast<size_t>(4 + half),
                   sizeof(float[2]));
     }
