@@ -1,5 +1,7 @@
 #include "core/train/trainer.h"
 
+#include <utility>
+
 #include "core/train/evaluation.h"
 #include "core/train/fitting.h"
 #include "core/train/loaders.h"
@@ -35,12 +37,14 @@ struct Trainer::Impl {
   std::vector<SampleTensor> step_tensors;
   std::vector<const void*> step_data;
   std::vector<int32_t> own_samples;
+  std::optional<int> begun;  // the slot that the last update of Step or Begin ended in
   Profile* profile = nullptr;
 
   Status MakeTask();
   Status PrepareTraining(const Dataset& train, const Dataset& validation);
   Status PrepareEngine(int64_t updates, bool evaluation_only);
   Status WithRecompute(const Status& out_of_memory, int64_t updates);
+  Status RunUpdate(std::span<const std::span<const std::byte>> tensors, const std::function<Status()>& after_run);
   StatusOr<std::unique_ptr<Loader>> EvaluationLoader(const Dataset& dataset) const;
 };
 
@@ -201,38 +205,58 @@ Status Trainer::Predict(const Dataset& dataset, ReadPrediction read) {
   return PredictSamples(impl_->engine, *impl_->task, *loader, read);
 }
 
-StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std::byte>> tensors) {
-  Impl& impl = *impl_;
-  const std::vector<SampleTensor>& expected = impl.step_tensors;
-  if (tensors.size() != expected.size())
-    return InvalidArgument("a step takes {} tensors, found {}", expected.size(), tensors.size());
-  const int64_t samples = int64_t{impl.config.batch_size} * impl.config.accumulation;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const auto bytes = static_cast<uint64_t>(samples * expected[i].row.bytes());
+// after_run: called behind each run of a plan, of which an update of several micro-batches has several.
+Status Trainer::Impl::RunUpdate(std::span<const std::span<const std::byte>> tensors,
+                                const std::function<Status()>& after_run) {
+  if (tensors.size() != step_tensors.size())
+    return InvalidArgument("a step takes {} tensors, found {}", step_tensors.size(), tensors.size());
+  const int64_t samples = int64_t{config.batch_size} * config.accumulation;
+  for (size_t i = 0; i < step_tensors.size(); ++i) {
+    const auto bytes = static_cast<uint64_t>(samples * step_tensors[i].row.bytes());
     if (tensors[i].size() != bytes)
-      return InvalidArgument("{}: expected {} bytes, {} samples of {}, found {}", expected[i].name, bytes, samples,
-                             ToString(expected[i].row), tensors[i].size());
-    impl.step_data[i] = tensors[i].data();
+      return InvalidArgument("{}: expected {} bytes, {} samples of {}, found {}", step_tensors[i].name, bytes, samples,
+                             ToString(step_tensors[i].row), tensors[i].size());
+    step_data[i] = tensors[i].data();
   }
+  int64_t& data_step = training.position.data_step;
+  if (profile != nullptr) profile->BeginUpdate(data_step + 1);
+  for (int a = 0; a < config.accumulation; ++a) {
+    SY_RETURN_IF_ERROR(engine.Upload(step_data, own_samples.data(), data_step, a, a));
+    if (!engine.RunsAfter(a)) continue;
+    SY_RETURN_IF_ERROR(engine.RunMicroStep(a));
+    SY_RETURN_IF_ERROR(after_run());
+  }
+  begun = engine.slot();
+  ++data_step;
+  if (profile != nullptr) profile->EndUpdate();
+  return OkStatus();
+}
+
+StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std::byte>> tensors) {
+  Engine& engine = impl_->engine;
   StepResult result;
-  if (impl.profile != nullptr) impl.profile->BeginUpdate(impl.training.position.data_step + 1);
-  for (int a = 0; a < impl.config.accumulation; ++a) {
-    SY_RETURN_IF_ERROR(
-        impl.engine.Upload(impl.step_data, impl.own_samples.data(), impl.training.position.data_step, a, a));
-    if (!impl.engine.RunsAfter(a)) continue;
-    SY_RETURN_IF_ERROR(impl.engine.RunMicroStep(a));
-    SY_ASSIGN_OR_RETURN(const float loss, impl.engine.Read(Engine::Scalar::kLoss));
-    result.loss += loss / impl.engine.runs();
+  SY_RETURN_IF_ERROR(impl_->RunUpdate(tensors, [&]() -> Status {
+    SY_ASSIGN_OR_RETURN(const float loss, engine.Read(Engine::Scalar::kLoss));
+    result.loss += loss / engine.runs();
+    return OkStatus();
+  }));
+  SY_ASSIGN_OR_RETURN(result.lr, engine.Read(Engine::Scalar::kLearningRate));
+  SY_ASSIGN_OR_RETURN(result.grad_norm, engine.Read(Engine::Scalar::kGradNorm));
+  if (engine.Has(Engine::Scalar::kLossScale)) {
+    SY_ASSIGN_OR_RETURN(result.loss_scale, engine.Read(Engine::Scalar::kLossScale));
   }
-  SY_ASSIGN_OR_RETURN(result.lr, impl.engine.Read(Engine::Scalar::kLearningRate));
-  SY_ASSIGN_OR_RETURN(result.grad_norm, impl.engine.Read(Engine::Scalar::kGradNorm));
-  if (impl.engine.Has(Engine::Scalar::kLossScale)) {
-    SY_ASSIGN_OR_RETURN(result.loss_scale, impl.engine.Read(Engine::Scalar::kLossScale));
-  }
-  ++impl.training.position.data_step;
-  if (impl.profile != nullptr) impl.profile->EndUpdate();
   return result;
 }
+
+Status Trainer::Begin(std::span<const std::span<const std::byte>> tensors) {
+  return impl_->RunUpdate(tensors, [&]() -> Status {
+    // By now the device has this update's first run to do; a later micro-batch would take the slot over.
+    const std::optional<int> before = std::exchange(impl_->begun, std::nullopt);
+    return before ? impl_->engine.WaitForSlot(*before) : OkStatus();
+  });
+}
+
+Status Trainer::Wait() { return impl_->engine.Synchronize(); }
 
 void Trainer::Record(Profile* profile) {
   impl_->profile = profile;

@@ -244,6 +244,32 @@ TEST(DataParallelTraining, AccumulationSendsOneRoundAndEqualsOneLargeBatch) {
   ExpectClose(*run->trainer->Parameters(), *other->trainer->Parameters(), 1e-5);
 }
 
+TEST(DataParallelTraining, UpdatesBegunAheadGiveTheBitsOfSteps) {
+  for (const int accumulation : {1, 2, 3}) {
+    TrainConfig config = SmallConfig();
+    config.batch_size = 2;
+    config.accumulation = accumulation;
+    config.train_size = 96;
+    config.momentum = 0.9f;
+    const HostTensors expected = Trained(config, SharedWorld(), 5);
+    auto run = MakeRun(config, SharedWorld());
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    HostBatch batch;  // each in the memory of the one before
+    for (int64_t update = 0; update < 5; ++update) {
+      const HostBatch next = OwnBatch(run->setup, update, SharedWorld().rank(), SharedWorld().size());
+      batch.images.assign(next.images.begin(), next.images.end());
+      batch.labels.assign(next.labels.begin(), next.labels.end());
+      const Status begun =
+          update == 3 ? run->trainer->Step(batch.tensors()).status() : run->trainer->Begin(batch.tensors());
+      ASSERT_TRUE(begun.ok()) << Message(begun);
+    }
+    const Status ended = run->trainer->Wait();
+    ASSERT_TRUE(ended.ok()) << Message(ended);
+    ExpectEqual(*run->trainer->Parameters(), expected);
+    EXPECT_THAT(Message(run->trainer->Begin({})), HasSubstr("a step takes 2 tensors, found 0"));
+  }
+}
+
 TEST(DataParallelTraining, ManyRanksEqualOneRankWithTheWholeBatch) {
   TrainConfig config = SmallConfig();
   config.own["dropout"] = 0.2;

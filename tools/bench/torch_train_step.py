@@ -124,18 +124,33 @@ def main():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss.item()
+        return loss.detach()
 
     began = time.perf_counter()
-    losses, samples = [step()], []
+    losses, samples = [step().item()], []
     first_step_ms = 1e3 * (time.perf_counter() - began)
-    losses += [step() for _ in range(a.warmup - 1)]
+    losses += [step().item() for _ in range(a.warmup - 1)]
     if a.device == "cuda":
+        # From the end of one step to the end of the next: the host is a step ahead, as in a loop that logs now and then.
         torch.cuda.reset_peak_memory_stats()
-    for _ in range(a.steps):
-        began = time.perf_counter()
-        losses.append(step())
-        samples.append(1e3 * (time.perf_counter() - began))
+        began, kept, before = time.perf_counter(), [], None
+        for i in range(a.steps + 1):
+            event = torch.cuda.Event()
+            if i < a.steps:
+                kept.append(step())
+                event.record()
+            if before is not None:
+                before.synchronize()
+                now = time.perf_counter()
+                samples.append(1e3 * (now - began))
+                began = now
+            before = event
+        losses += [loss.item() for loss in kept]
+    else:
+        for _ in range(a.steps):
+            began = time.perf_counter()
+            losses.append(step().item())
+            samples.append(1e3 * (time.perf_counter() - began))
     median = statistics.median(samples)
     gpu = {}
     if a.device == "cuda":
