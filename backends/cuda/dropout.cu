@@ -9,9 +9,8 @@ namespace {
 struct Sampling {
   uint64_t key;
   float p;
-  bool per_sample;
-  int64_t size;      // elements of a sample
-  int64_t elements;  // of the tensor
+  int64_t size;     // elements of a sample
+  int64_t samples;  // of the tensor
 };
 
 // The words of elements 4·group … 4·group + 3 of a sample.
@@ -34,41 +33,81 @@ __device__ __forceinline__ bool Keeps(const Sampling& s, uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24f >= s.p;
 }
 
-// y = keep ? x/(1 − p) : 0. A thread has N elements of one sample: N divides the sample's size.
+// y = keep ? x/(1 − p) : 0, decided for each element. A thread has N elements of one sample: N divides the sample's size.
 template <int N>
 __global__ void DropoutKernel(Sampling s, View x, const int32_t* sample_ids, const int32_t* step, View y) {
   const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
-  if (at >= s.elements) return;
-  const int64_t sample = at / s.size, element = s.per_sample ? 0 : at % s.size;
+  const int64_t sample = at / s.size, element = at % s.size;
+  if (sample >= s.samples) return;
   const auto group = static_cast<uint32_t>(element / 4);
   const float scale = 1 / (1 - s.p);
-  float v[N] = {};
-  uint4 words = Philox(s.key, group, sample_ids[sample], step);
-  if (!s.per_sample || Keeps(s, words.x)) Load<N>(x, at, v);  // a sample that is dropped whole is not read
+  uint32_t kept = 0;  // a bit for each
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    if (k == 4 && !s.per_sample) words = Philox(s.key, group + 1, sample_ids[sample], step);
-    const int which = s.per_sample ? 0 : static_cast<int>((element + k) % 4);
-    const uint32_t word = which == 0 ? words.x : which == 1 ? words.y : which == 2 ? words.z : words.w;
-    v[k] = Keeps(s, word) ? v[k] * scale : 0;
+  for (int k = 0; k < N; k += 4) {
+    const uint4 words = Philox(s.key, group + k / 4, sample_ids[sample], step);
+    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+    const int first = N == 1 ? static_cast<int>(element % 4) : 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) kept |= (Keeps(s, word[w]) ? 1u : 0u) << (k + w) >> first;
   }
+  float v[N];
+  Load<N>(x, at, v);
+#pragma unroll
+  for (int k = 0; k < N; ++k) v[k] = (kept >> k & 1) != 0 ? v[k] * scale : 0;
   Store<N>(y, at, v);
+}
+
+// The same, decided for each sample by its first word; one that is dropped is not read. A thread has several times N
+// elements of one sample, so that its random numbers and its loads' way pay.
+constexpr int kLoadsAtOnce = 4;
+constexpr int64_t kMostSamplesAtOnce = 65535;  // blocks along y
+template <int N>
+__global__ void DropPathKernel(Sampling s, View x, const int32_t* sample_ids, const int32_t* step, View y) {
+  const int64_t first = (blockIdx.x * static_cast<int64_t>(kLoadsAtOnce * kThreads) + threadIdx.x) * N;
+  for (int64_t sample = blockIdx.y; sample < s.samples; sample += gridDim.y) {
+    const bool keeps = Keeps(s, Philox(s.key, 0, sample_ids[sample], step).x);
+    const float factor = keeps ? 1 / (1 - s.p) : 0;
+    float v[kLoadsAtOnce][N] = {};
+#pragma unroll
+    for (int r = 0; r < kLoadsAtOnce; ++r) {
+      const int64_t at = first + r * kThreads * N;
+      if (keeps && at < s.size) Load<N>(x, sample * s.size + at, v[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < kLoadsAtOnce; ++r) {
+      const int64_t at = first + r * kThreads * N;
+      if (at >= s.size) break;
+#pragma unroll
+      for (int k = 0; k < N; ++k) v[r][k] *= factor;
+      Store<N>(y, sample * s.size + at, v[r]);
+    }
+  }
 }
 
 struct Dropout : Kernel {
   Dropout(const Request& r, const sy_dropout_attributes& a)
       : Kernel(r),
-        sampling{a.key, a.p, a.per_sample != 0, Elements(inputs[0]) / Elements(inputs[1]), Elements(inputs[0])} {
+        sampling{a.key, a.p, Elements(inputs[0]) / Elements(inputs[1]), Elements(inputs[1])},
+        per_sample(a.per_sample != 0) {
     if (inputs[0].dtype == outputs[0].dtype) inplace[0] = 0;
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const bool packs = Packs(sampling.size);
-    const dim3 grid(static_cast<unsigned>(CeilDivide(sampling.elements, int64_t{kThreads} * (packs ? kPack : 1))));
+    const int64_t of_block = int64_t{kThreads} * (packs ? kPack : 1);
+    if (per_sample) {
+      const dim3 grid(static_cast<unsigned>(CeilDivide(sampling.size, kLoadsAtOnce * of_block)),
+                      static_cast<unsigned>(Least(sampling.samples, kMostSamplesAtOnce)));
+      SY_LAUNCH_PACKED(error, packs, DropPathKernel, grid, dim3(kThreads), 0, context.stream, sampling, In(b, 0),
+                       b.Input<int32_t>(1), b.Input<int32_t>(2), Out(b, 0));
+      return SY_OK;
+    }
+    const dim3 grid(static_cast<unsigned>(CeilDivide(sampling.samples * sampling.size, of_block)));
     SY_LAUNCH_PACKED(error, packs, DropoutKernel, grid, dim3(kThreads), 0, context.stream, sampling, In(b, 0),
                      b.Input<int32_t>(1), b.Input<int32_t>(2), Out(b, 0));
     return SY_OK;
   }
   const Sampling sampling;
+  const bool per_sample;
 };
 
 KernelPointer PrepareDropout(const Request& r) {

@@ -367,6 +367,8 @@ TEST_F(CudaOps, DropoutInEights) {
   for (const bool per_sample : {false, true}) {
     const sy_dropout_attributes a{.key = 0x1234567890ABCDEF, .p = 0.3f, .per_sample = per_sample};
     Agree("dropout", a, {{{6, 5, 16}}, Indices({3}, 1e6), Indices({2}, 1e6)}, {{{6, 5, 16}}});
+    // Samples with several blocks, the last of which has less than the others.
+    Agree("dropout", a, {{{5, 10'000}}, Indices({5}, 1e6), Indices({2}, 1e6)}, {{{5, 10'000}}});
   }
 }
 
