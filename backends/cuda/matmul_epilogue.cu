@@ -26,12 +26,10 @@ __global__ void MatmulEpilogueKernel(int64_t elements, int64_t columns, int acti
   }
   if (p.preactivation) {
     Load<N>(p.preactivation, i, other);
-#pragma unroll
-    for (int k = 0; k < N; ++k) t[k] *= ActivationGradient(activation, other[k]);
+    MultiplyGradient(activation, other, t);
   } else {
     if (p.saved) Store<N>(p.saved, i, t);
-#pragma unroll
-    for (int k = 0; k < N; ++k) t[k] = Activate(activation, t[k]);
+    Activate(activation, t);
   }
   if (p.residual) {
     Load<N>(p.residual, i, other);
@@ -71,11 +69,9 @@ __global__ void __launch_bounds__(kWarp* kLanes)
       float v[kPack], x[kPack];
       Unpack(t[r], p.accumulator.dtype, v);
       Unpack(preactivation[r], p.preactivation.dtype, x);
+      MultiplyGradient(activation, x, v);
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) {
-        v[k] *= ActivationGradient(activation, x[k]);
-        sum[k] += v[k];
-      }
+      for (int k = 0; k < kPack; ++k) sum[k] += v[k];
       Store<kPack>(p.output, at[r], v);
     }
   }

@@ -1,8 +1,8 @@
 // pointwise: an interpreter. Prepare merges the axes that all operands run through alike, and turns the program into
 // steps (loads before their first use, the instructions, the stores at the end) whose results stay in a register for
 // the next step and go to a slot of shared memory only where a later step wants them. A thread runs all steps on eight
-// neighbouring elements, and on one at the end. Every element is loaded before anything is stored, so that an output may
-// take the place of an input of its shape.
+// neighbouring elements, and on one at the end. Every element is loaded before anything is stored, so that an output
+// may take the place of an input of its shape.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -151,12 +151,6 @@ struct Slots {
     }
   }
 };
-
-template <int N, typename F>
-__device__ __forceinline__ void Each(float (&result)[N], F f) {
-#pragma unroll
-  for (int k = 0; k < N; ++k) result[k] = f(k);
-}
 
 // r = op(a, b, c)
 template <int N>

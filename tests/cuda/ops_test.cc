@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "core/base/random.h"
@@ -105,7 +106,7 @@ class CudaOps : public testing::Test {
     }
   }
 
- private:
+ protected:
   using Numbers = std::vector<std::vector<double>>;
 
   // What each output holds before, where it is added to that; else nothing.
@@ -127,6 +128,8 @@ class CudaOps : public testing::Test {
     SY_ASSIGN_OR_RETURN(const auto bound, BoundOp::Make(*device_, problem, kernel, std::move(bind)));
     return bound->Run();
   }
+
+ private:
   StatusOr<Numbers> RunOnReference(const Problem& problem) const {
     SY_ASSIGN_OR_RETURN(Numbers results, RunOp(*reference_, InDoubles(problem)));
     const Numbers initial = Initial(problem);
@@ -361,6 +364,44 @@ TEST_F(CudaOps, PointwiseInEightsWithATail) {
   for (int i = 0; i < 12; ++i) wide.push_back({SY_PW_MUL, i, (i + 1) % 12, 0, 0});
   for (int i = 0; i < 11; ++i) wide.push_back({SY_PW_ADD, i == 0 ? 12 : 23 + i, 13 + i, 0, 0});
   Agree("pointwise", Program(wide, {34}), std::vector<Value>(12, Value{{300}}), {{{300}}});
+}
+
+// GELU and its derivative where the grid of 1/1024 from −12 to 12 lies, against erfc and exp in f64: within what f32
+// arithmetic with erf and exp has. Then the ends of the numbers.
+TEST_F(CudaOps, GeluIsAsExactAsItsNumbers) {
+  std::vector<double> x;
+  for (int i = -12 * 1024; i <= 12 * 1024; ++i) x.push_back(i / 1024.0);
+  const auto grid = static_cast<int64_t>(x.size());
+  const double infinite = std::numeric_limits<double>::infinity();
+  for (const double end : {-0.0, 1e-40, -1e-40, 1e30, -1e30, infinite, -infinite, std::nan("")}) x.push_back(end);
+  const auto size = static_cast<int64_t>(x.size());
+  const auto program = Program({{SY_PW_GELU, 0, 0, 0, 0}, {SY_PW_GELU_GRAD, 0, 0, 0, 0}}, {1, 2});
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&program);
+  const sy_tensor tensor = Contiguous(SY_F32, {size});
+  const auto found = RunOnDevice({"pointwise", {bytes, bytes + sizeof program}, {tensor}, {tensor, tensor}, {x}});
+  ASSERT_TRUE(found.ok()) << found.status();
+  const std::vector<double>&gelu = (*found)[0], &gradient = (*found)[1];
+  for (size_t i = 0; i < x.size() && static_cast<int64_t>(i) < grid; ++i) {
+    const double phi = 0.5 * std::erfc(-x[i] * std::sqrt(0.5));
+    const double density = std::exp(-0.5 * x[i] * x[i]) / std::sqrt(2 * std::acos(-1.0));
+    ASSERT_NEAR(gelu[i], x[i] * phi, 1e-7 * std::fabs(x[i])) << "at " << x[i];
+    if (x[i] > -5 && x[i] < 0) {  // the tail does not cancel
+      ASSERT_NEAR(gelu[i] / (x[i] * phi), 1, 1e-3) << "at " << x[i];
+    }
+    ASSERT_NEAR(gradient[i], phi + x[i] * density, 1.3e-7) << "at " << x[i];
+  }
+  const double values[] = {0, 0.5e-40, -0.5e-40, static_cast<float>(1e30), 0, infinite, 0};
+  const double gradients[] = {0.5, 0.5, 0.5, 1, 0, 1, 0};
+  for (size_t i = 0; i < std::size(values); ++i) {
+    const auto at = static_cast<size_t>(grid) + i;
+    if (std::isinf(values[i])) {
+      EXPECT_EQ(gelu[at], values[i]) << "at " << x[at];
+    } else {
+      EXPECT_NEAR(gelu[at], values[i], std::fabs(values[i]) * 1e-3) << "at " << x[at];
+    }
+    EXPECT_NEAR(gradient[at], gradients[i], 1e-7) << "at " << x[at];
+  }
+  EXPECT_TRUE(std::isnan(gelu.back()) && std::isnan(gradient.back()));
 }
 
 TEST_F(CudaOps, DropoutInEights) {

@@ -92,6 +92,19 @@ inline int __float2int_rz(float x) {  // saturates; 0 for not a number
 }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
+// Single instructions (backends/cuda/approximate.cuh, which then has nothing to add), without their errors.
+#define SWITCHYARD_APPROXIMATE_CUH_
+
+namespace switchyard {
+
+inline float ApproximateExp2(float x) {
+  const float y = std::exp2(x);
+  return y < 0x1p-126f ? 0 : y;
+}
+inline float LeastOrNan(float a, float b) { return a < b || a != a ? a : b; }
+
+}  // namespace switchyard
+
 // Tensor cores (backends/cuda/tensor_core.cuh, which then has nothing to add): fragments laid out as there.
 #define SWITCHYARD_TENSOR_CORE_CUH_
 
