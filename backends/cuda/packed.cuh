@@ -39,4 +39,24 @@ __device__ __forceinline__ void Unpack(const Packed& packed, sy_dtype dtype, flo
   }
 }
 
+// The same for one element, which is converted as it is loaded, so that kernels of N = 1 and 8 read alike.
+template <int N>
+__device__ __forceinline__ auto LoadRaw(const View& x, int64_t i) {
+  if constexpr (N == 1) {
+    return LoadOne(x, i);
+  } else {
+    return LoadPacked(x, i);
+  }
+}
+__device__ __forceinline__ void Unpack(float raw, sy_dtype, float (&v)[1]) { v[0] = raw; }
+
+// The dtype that all maps of a kernel have, for kernels that are worth an instance for it: what depends on the dtype is
+// then gone from the machine code, and eight halves take four registers.
+constexpr int kAnyDtype = -1;
+template <int kDtype>
+__device__ __forceinline__ View Known(View x) {
+  if constexpr (kDtype != kAnyDtype) x.dtype = static_cast<sy_dtype>(kDtype);
+  return x;
+}
+
 }  // namespace switchyard
