@@ -1,7 +1,7 @@
 // layer_norm over the last axis (Ba et al., 2016), with the sum of a residual branch in front, and its gradient. A team
-// of threads has one row. The gradient of rows of eights reads each operand once: dh, and the block's part of the sums
-// over rows that dgamma and dbeta are, and of dh's own if they are asked for. Other rows take two passes, of which the
-// first is for the sums (column_sums.cuh), and one more for dh's.
+// of threads has one row, in registers where it fits. The gradient of rows of eights reads each operand once: dh, and
+// the block's part of the sums over rows that dgamma and dbeta are, and of dh's own if they are asked for. Other rows
+// take two passes, of which the first is for the sums (column_sums.cuh), and one more for dh's.
 #include <cmath>
 
 #include "backends/cuda/column_sums.cuh"
@@ -55,6 +55,128 @@ __global__ void LayerNormKernel(Teams teams, int64_t c, float eps, LayerNormOper
   if (teams.Rank() != 0) return;
   StoreOne(p.mean, row, mean);
   StoreOne(p.rstd, row, rstd);
+}
+
+// Rows that lie in the registers of their team, for maps of one dtype: every load of a thread is under way before it
+// waits for the first, and each element is read once. A team is the lanes of a warp that share a row, each with kPacks
+// times eight elements of it; it has kRowsOfTeam rows at once.
+constexpr int kMostPacks = 4;  // so that a warp has a row of up to 1024 elements
+template <int kPacks>
+constexpr int kRowsOfTeam = kMostPacks / kPacks;  // so that a thread has three loads or four under way
+
+struct RowTeams {
+  int32_t lane_bits = 0;  // a team has 2 to this power lanes: a whole warp where they have more than one pack
+  int32_t packs;
+  int32_t rows_at_once;
+
+  static bool Takes(int64_t c) { return Packs(c) && c <= kWarp * kPack * kMostPacks; }
+  explicit RowTeams(int64_t c) : packs(static_cast<int32_t>(Largest<int64_t>(1, CeilDivide(c, kWarp * kPack)))) {
+    while (1 << lane_bits < kWarp && kPack << lane_bits < c) ++lane_bits;
+    rows_at_once = kMostPacks / packs;
+  }
+  unsigned Blocks(int64_t rows) const {
+    return static_cast<unsigned>(CeilDivide(rows, int64_t{kTeamBlock >> lane_bits} * rows_at_once));
+  }
+};
+
+__device__ __forceinline__ float SumOverLanes(int lanes, float x) {
+#pragma unroll
+  for (int bits = kWarp / 2; bits > 0; bits /= 2) {
+    const float other = __shfl_xor_sync(~0u, x, bits);
+    x += bits < lanes ? other : 0;
+  }
+  return x;
+}
+
+template <int kDtype, int kPacks>
+__global__ void __launch_bounds__(kTeamBlock, kDtype == SY_F32 ? 2
+                                              : kPacks == 3    ? 4
+                                                               : 3)
+    LayerNormRowsKernel(int lane_bits, int64_t rows, int64_t c, float eps, LayerNormOperands operands) {
+  constexpr int kRows = kRowsOfTeam<kPacks>;
+  const View x = Known<kDtype>(operands.x), residual = Known<kDtype>(operands.residual),
+             sum = Known<kDtype>(operands.sum), y = Known<kDtype>(operands.y);
+  const int bits = kPacks > 1 ? 5 : lane_bits, lanes = 1 << bits;
+  const int rank = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int64_t first = (blockIdx.x * int64_t{kTeamBlock >> bits} + (threadIdx.x >> bits)) * kRows;
+  // What lies beyond the rows or beyond a row's end is 0, and not read: another team may have put its result there.
+  Packed raw[kRows][kPacks], added[kRows][kPacks];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int j = 0; j < kPacks; ++j) {
+      const int column = (j * lanes + rank) * kPack;
+      const bool there = column < c && first + r < rows;
+      raw[r][j] = added[r][j] = {};
+      if (there) raw[r][j] = LoadPacked(x, (first + r) * c + column);
+      if (there && residual) added[r][j] = LoadPacked(residual, (first + r) * c + column);
+    }
+  }
+  float v[kRows][kPacks][kPack], mean[kRows], rstd[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float total = 0;
+#pragma unroll
+    for (int j = 0; j < kPacks; ++j) {
+      const int column = (j * lanes + rank) * kPack;
+      Unpack(raw[r][j], x.dtype, v[r][j]);
+      if (residual) {
+        float more[kPack];
+        Unpack(added[r][j], residual.dtype, more);
+#pragma unroll
+        for (int k = 0; k < kPack; ++k)
+          v[r][j][k] = Rounded<kDtype>(v[r][j][k] + more[k]);  // what the backward will see
+        if (column < c && first + r < rows) Store<kPack>(sum, (first + r) * c + column, v[r][j]);
+      }
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) total += v[r][j][k];
+    }
+    mean[r] = total;
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) mean[r] = SumOverLanes(lanes, mean[r]) / static_cast<float>(c);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    rstd[r] = 0;
+#pragma unroll
+    for (int j = 0; j < kPacks; ++j) {
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        v[r][j][k] -= mean[r];
+        rstd[r] += (j * lanes + rank) * kPack < c ? v[r][j][k] * v[r][j][k] : 0;
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) rstd[r] = 1 / sqrtf(SumOverLanes(lanes, rstd[r]) / static_cast<float>(c) + eps);
+#pragma unroll
+  for (int j = 0; j < kPacks; ++j) {
+    const int column = (j * lanes + rank) * kPack;
+    if (column >= c) break;
+    float gamma[kPack], beta[kPack];
+    Load<kPack>(operands.gamma, column, gamma);
+    Load<kPack>(operands.beta, column, beta);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) v[r][j][k] = v[r][j][k] * rstd[r] * gamma[k] + beta[k];
+      if (first + r < rows) Store<kPack>(y, (first + r) * c + column, v[r][j]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (rank != 0 || first + r >= rows) continue;
+    StoreOne(operands.mean, first + r, mean[r]);
+    StoreOne(operands.rstd, first + r, rstd[r]);
+  }
+}
+
+template <int kDtype>
+auto RowsKernel(int packs) {
+  return packs == 1   ? LayerNormRowsKernel<kDtype, 1>
+         : packs == 2 ? LayerNormRowsKernel<kDtype, 2>
+         : packs == 3 ? LayerNormRowsKernel<kDtype, 3>
+                      : LayerNormRowsKernel<kDtype, 4>;
 }
 
 struct LayerNormGradientOperands {
@@ -119,10 +241,19 @@ __device__ __forceinline__ void SumOverTeams(const RowParts& t, float (&sum)[kPa
   AddLanes<kPack>(sum);
 }
 
+// What a thread reads of the rows of one turn.
+struct RowsRead {
+  Packed h[kRowsAtOnce], dy[kRowsAtOnce], dsum[kRowsAtOnce];
+  float mean[kRowsAtOnce], rstd[kRowsAtOnce];
+};
+
 // One pass over the rows: dh, and the block's part of dgamma, dbeta and, if `sums_dh`, of dh's sums. Every thread makes
-// every turn; what lies beyond the end of a row or of the part reads an element that is there, and counts for nothing.
+// every turn; what lies beyond the end of a row or of the part has a dy of 0, which counts for nothing. Halves have the
+// registers to read the rows of the next turn before this one's are summed over the team.
+template <int kDtype>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     LayerNormGradientKernel(RowParts t, LayerNormGradientOperands p, bool sums_dh, float* partials) {
+  constexpr bool kReadsAhead = kDtype != kAnyDtype;
   const bool in_warps = t.InWarps();
   const auto thread = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
   const int rank = in_warps ? thread % t.lanes : thread, team = in_warps ? thread / t.lanes : 0, teams = t.Teams();
@@ -130,38 +261,44 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   const int64_t column = in_row ? rank * kPack : 0;
   const int64_t first = blockIdx.x * t.rows_per_part, last = Least(t.rows, first + t.rows_per_part);
   const float one_over_c = 1 / static_cast<float>(t.c);
+  const View h = Known<kDtype>(p.h), dy = Known<kDtype>(p.dy), dsum = Known<kDtype>(p.dsum);
+  const auto read = [&](int64_t from, RowsRead& rows) {
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const int64_t row = from + team + r * teams, at = row * t.c + column;
+      rows.h[r] = rows.dy[r] = rows.dsum[r] = {};
+      if (in_row && row < last) {
+        rows.h[r] = LoadPacked(h, at);
+        rows.dy[r] = LoadPacked(dy, at);
+        if (dsum) rows.dsum[r] = LoadPacked(dsum, at);
+      }
+      rows.mean[r] = LoadOne(p.mean, Least(row, last - 1));
+      rows.rstd[r] = LoadOne(p.rstd, Least(row, last - 1));
+    }
+  };
   float gamma[kPack], dgamma[kPack] = {}, dbeta[kPack] = {}, dh[kPack] = {};
   Load<kPack>(p.gamma, column, gamma);
   int turn = 0;
+  RowsRead next;
+  if (kReadsAhead && first < last) read(first, next);
   for (int64_t from = first; from < last; from += teams * kRowsAtOnce, ++turn) {
-    Packed h[kRowsAtOnce], dy[kRowsAtOnce], dsum[kRowsAtOnce];
-    int64_t row[kRowsAtOnce];
-    float mean[kRowsAtOnce], rstd[kRowsAtOnce];
-    bool counts[kRowsAtOnce];
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      const int64_t wanted = from + team + r * teams;
-      row[r] = Least(wanted, last - 1);
-      counts[r] = in_row && wanted < last;
-      h[r] = LoadPacked(p.h, row[r] * t.c + column);
-      dy[r] = LoadPacked(p.dy, row[r] * t.c + column);
-      dsum[r] = {};
-      if (p.dsum) dsum[r] = LoadPacked(p.dsum, row[r] * t.c + column);
-      mean[r] = LoadOne(p.mean, row[r]);
-      rstd[r] = LoadOne(p.rstd, row[r]);
-    }
+    if (!kReadsAhead) read(from, next);
+    const RowsRead rows = next;
     float x[kRowsAtOnce][kPack], g[kRowsAtOnce][kPack], sums[2 * kRowsAtOnce] = {};
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
-      Unpack(h[r], p.h.dtype, x[r]);
-      Unpack(dy[r], p.dy.dtype, g[r]);
+      Unpack(rows.h[r], h.dtype, x[r]);
+      Unpack(rows.dy[r], dy.dtype, g[r]);
+    }
+    if (kReadsAhead && from + teams * kRowsAtOnce < last) read(from + teams * kRowsAtOnce, next);
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {
-        const float d = counts[r] ? g[r][k] : 0;
-        x[r][k] = counts[r] ? (x[r][k] - mean[r]) * rstd[r] : 0;
-        dgamma[k] += d * x[r][k];
-        dbeta[k] += d;
-        g[r][k] = counts[r] ? d * gamma[k] : 0;
+        x[r][k] = (x[r][k] - rows.mean[r]) * rows.rstd[r];
+        dgamma[k] += g[r][k] * x[r][k];
+        dbeta[k] += g[r][k];
+        g[r][k] *= gamma[k];
         sums[2 * r] += g[r][k];
         sums[2 * r + 1] += g[r][k] * x[r][k];
       }
@@ -171,11 +308,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const float mean_g = sums[2 * r] * one_over_c, mean_gx = sums[2 * r + 1] * one_over_c;
       float s[kPack];
-      Unpack(dsum[r], p.dsum.dtype, s);
+      Unpack(rows.dsum[r], dsum.dtype, s);
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) s[k] += rstd[r] * (g[r][k] - mean_g - x[r][k] * mean_gx);
-      if (!counts[r]) continue;
-      Store<kPack>(p.dh, row[r] * t.c + column, s);
+      for (int k = 0; k < kPack; ++k) s[k] += rows.rstd[r] * (g[r][k] - mean_g - x[r][k] * mean_gx);
+      const int64_t row = from + team + r * teams;
+      if (!in_row || row >= last) continue;
+      Store<kPack>(Known<kDtype>(p.dh), row * t.c + column, s);
 #pragma unroll
       for (int k = 0; k < kPack; ++k) dh[k] += s[k];
     }
@@ -248,6 +386,18 @@ struct LayerNorm : Kernel, LayerNormShape {
     const LayerNormOperands p = {
         In(b, 0),  residual ? In(b, 1) : View(), In(b, gamma), In(b, gamma + 1), Out(b, 0), Out(b, 1),
         Out(b, 2), residual ? Out(b, 3) : View()};
+    const sy_dtype dtype = inputs[0].dtype;
+    bool one_dtype = outputs[0].dtype == dtype;
+    if (residual) one_dtype = one_dtype && inputs[1].dtype == dtype && outputs[3].dtype == dtype;
+    if (one_dtype && RowTeams::Takes(c)) {
+      const RowTeams t(c);
+      const auto kernel = dtype == SY_BF16  ? RowsKernel<SY_BF16>(t.packs)
+                          : dtype == SY_F16 ? RowsKernel<SY_F16>(t.packs)
+                                            : RowsKernel<SY_F32>(t.packs);
+      SY_CUDA(error, Launch(kernel, dim3(t.Blocks(rows)), dim3(kTeamBlock), 0, context.stream, t.lane_bits, rows, c,
+                            attributes.eps, p));
+      return SY_OK;
+    }
     SY_LAUNCH_PACKED(error, Packs(c), LayerNormKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, c,
                      attributes.eps, p);
     return SY_OK;
@@ -277,20 +427,26 @@ struct LayerNormBackward : Kernel, LayerNormShape {
     const View dh_sums = sums_dh ? Out(b, 3) : View();
     const bool adds_dh = sums_dh && accumulate[3];
     if (one_pass) {
-      SY_CUDA(error,
-              Launch(LayerNormGradientKernel, dim3(static_cast<unsigned>(row_parts.parts)),
-                     dim3(kWarp, static_cast<unsigned>(row_parts.warps)), 0, context.stream, row_parts, p, sums_dh,
-                     partials));
+      const auto all_are = [&](sy_dtype dtype) {
+        return inputs[0].dtype == dtype && inputs[4].dtype == dtype && (!p.dsum || p.dsum.dtype == dtype) &&
+               outputs[0].dtype == dtype;
+      };
+      const auto kernel = all_are(SY_BF16)  ? LayerNormGradientKernel<SY_BF16>
+                          : all_are(SY_F16) ? LayerNormGradientKernel<SY_F16>
+                                            : LayerNormGradientKernel<kAnyDtype>;
+      SY_CUDA(error, Launch(kernel, dim3(static_cast<unsigned>(row_parts.parts)),
+                            dim3(kWarp, static_cast<unsigned>(row_parts.warps)), 0, context.stream, row_parts, p,
+                            sums_dh, partials));
     } else {
       const dim3 grid(static_cast<unsigned>(CeilDivide(c, kWarp)), static_cast<unsigned>(column_parts.parts));
       SY_CUDA(error, Launch(LayerNormSumsKernel, grid, dim3(kWarp, kLanes), 0, context.stream, column_parts, p.h,
                             p.mean, p.rstd, p.dy, partials));
     }
     const dim3 grid(static_cast<unsigned>(CeilDivide(c, kWarp)), one_pass && sums_dh ? 3 : 2);
-    SY_CUDA(error, Launch(LayerNormFinishKernel, grid, dim3(kWarp, kWarp), 0, context.stream,
-                          one_pass ? row_parts.parts : column_parts.parts, c, partials,
-                          ColumnGradients{Out(b, 1), Out(b, 2), accumulate[1] != 0, accumulate[2] != 0}, dh_sums,
-                          adds_dh));
+    SY_CUDA(error,
+            Launch(LayerNormFinishKernel, grid, dim3(kWarp, kWarp), 0, context.stream,
+                   one_pass ? row_parts.parts : column_parts.parts, c, partials,
+                   ColumnGradients{Out(b, 1), Out(b, 2), accumulate[1] != 0, accumulate[2] != 0}, dh_sums, adds_dh));
     if (one_pass) return SY_OK;
     SY_CUDA(error, Launch(LayerNormBackwardKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, c, p));
     if (sums_dh)

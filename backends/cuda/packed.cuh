@@ -58,5 +58,13 @@ __device__ __forceinline__ View Known(View x) {
   if constexpr (kDtype != kAnyDtype) x.dtype = static_cast<sy_dtype>(kDtype);
   return x;
 }
+// x as it is read where it was stored in that dtype.
+template <int kDtype>
+__device__ __forceinline__ float Rounded(float x) {
+  static_assert(kDtype != kAnyDtype);
+  if constexpr (kDtype == SY_BF16) return FromBf16(ToBf16(x));
+  if constexpr (kDtype == SY_F16) return FromF16(ToF16(x));
+  return x;
+}
 
 }  // namespace switchyard

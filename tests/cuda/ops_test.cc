@@ -204,6 +204,22 @@ TEST_F(CudaOps, LayerNormOfManyRows) {
   }
 }
 
+// Rows that lie in the registers of their team: of one lane to 32, of one pack to four a lane, the last row of a team
+// that has two alone, rows that end within a warp; and the first width that is read three times.
+TEST_F(CudaOps, LayerNormOfRowsInRegisters) {
+  const sy_layer_norm_attributes plain{.eps = 1e-5f}, residual{.eps = 1e-5f, .residual = 1};
+  const std::vector<std::array<int64_t, 2>> shapes = {{1037, 8}, {131, 72}, {33, 128}, {17, 256}, {9, 264},
+                                                      {9, 512},  {11, 768}, {9, 1000}, {1, 1024}, {9, 1032}};
+  for (const auto& [rows, c] : shapes) {
+    SCOPED_TRACE(testing::Message() << rows << " rows of " << c);
+    const Value x = {{rows, c}}, whole = {{rows, c}, true, Fill::kIntegers}, vector = Fixed({c}), row = Fixed({rows});
+    Agree("layer_norm", plain, {x, vector, vector}, {x, row, row});
+    Agree("layer_norm", residual, {whole, whole, vector, vector}, {x, row, row, x});
+  }
+  dtypes_ = {SY_BF16};
+  Agree("layer_norm", plain, {{{9, 768}}, Fixed({768}), Fixed({768})}, {Fixed({9, 768}), Fixed({9}), Fixed({9})});
+}
+
 // The one pass over rows of eights: teams of one lane to 32, blocks of two warps to sixteen, a row that ends within a
 // warp, parts of which the last is not full; in the first case a second turn, whose sums go elsewhere while those of
 // the first are read. Then the first widths that take two passes.
