@@ -136,6 +136,11 @@ struct MatmulEpilogue {
 uint64_t ColumnSumBytes(int64_t rows, int64_t columns);
 cudaError_t LaunchMatmulEpilogue(const MatmulEpilogue& epilogue, cudaStream_t stream);
 
+// out[c] f32 = (adds ? out[c] : 0) + Σ over rows of a[row, c], in fixed order: a is (rows, columns), columns in eights.
+// `workspace` holds ColumnSumBytes(rows, columns) bytes.
+cudaError_t LaunchColumnSums(const void* a, sy_dtype dtype, int64_t rows, int64_t columns, bool adds, float* out,
+                             void* workspace, cudaStream_t stream);
+
 // out[m] f32 = (accumulate ? out[m] : 0) + Σ over k of a[m, k], where a is (rows = M, columns = K) row-major or, if
 // `transposed`, stored as (K, M). Fixed order. `workspace` holds RowSumBytes(rows, columns, transposed) bytes.
 uint64_t RowSumBytes(int64_t rows, int64_t columns, bool transposed);

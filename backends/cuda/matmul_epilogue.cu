@@ -110,6 +110,34 @@ __global__ void __launch_bounds__(kWarp* kLanes)
   StorePartial(partials + blockIdx.y * parts.columns + column, sum);
 }
 
+// The block's part of the columns' sums.
+constexpr int kReadAtOnce = 4;  // rows of a thread
+template <int kDtype>
+__global__ void __launch_bounds__(kWarp* kLanes) ColumnSumsKernel(ColumnParts parts, View of, float* partials) {
+  const View x = Known<kDtype>(of);
+  const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * kPack;
+  const int64_t first = blockIdx.y * parts.rows_per_part, last = Least(parts.rows, first + parts.rows_per_part);
+  float sum[kPack] = {};
+  const auto add = [&](const Packed& raw) {
+    float v[kPack];
+    Unpack(raw, x.dtype, v);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) sum[k] += v[k];
+  };
+  int64_t row = column < parts.columns ? first + threadIdx.y : last;
+  for (; row + (kReadAtOnce - 1) * blockDim.y < last; row += kReadAtOnce * blockDim.y) {
+    Packed raw[kReadAtOnce];
+#pragma unroll
+    for (int r = 0; r < kReadAtOnce; ++r) raw[r] = LoadPacked(x, (row + r * blockDim.y) * parts.columns + column);
+#pragma unroll
+    for (int r = 0; r < kReadAtOnce; ++r) add(raw[r]);
+  }
+  for (; row < last; row += blockDim.y) add(LoadPacked(x, row * parts.columns + column));
+  AddLanes<kPack>(sum);
+  if (column >= parts.columns || threadIdx.y != 0) return;
+  StorePartial(partials + blockIdx.y * parts.columns + column, sum);
+}
+
 __global__ void __launch_bounds__(kWarp* kWarp)
     GradientSumsFinishKernel(int parts, int64_t columns, const float* partials, bool adds, View sums) {
   const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.y;
@@ -123,6 +151,19 @@ View Of(const void* data, sy_dtype dtype) { return {static_cast<char*>(const_cas
 
 uint64_t ColumnSumBytes(int64_t rows, int64_t columns) {
   return static_cast<uint64_t>(ColumnParts(rows, columns).Partials()) * sizeof(float);
+}
+
+cudaError_t LaunchColumnSums(const void* a, sy_dtype dtype, int64_t rows, int64_t columns, bool adds, float* out,
+                             void* workspace, cudaStream_t stream) {
+  const ColumnParts parts(rows, columns);
+  auto* const partials = static_cast<float*>(workspace);
+  const auto kernel = dtype == SY_BF16  ? ColumnSumsKernel<SY_BF16>
+                      : dtype == SY_F16 ? ColumnSumsKernel<SY_F16>
+                                        : ColumnSumsKernel<SY_F32>;
+  const cudaError_t status = Launch(kernel, parts.Grid(), parts.Block(), 0, stream, parts, Of(a, dtype), partials);
+  if (status != cudaSuccess) return status;
+  return Launch(GradientSumsFinishKernel, parts.JoinGrid(), dim3(kWarp, kWarp), 0, stream, parts.parts, columns,
+                partials, adds, Of(out, SY_F32));
 }
 
 cudaError_t LaunchMatmulEpilogue(const MatmulEpilogue& e, cudaStream_t stream) {

@@ -260,11 +260,14 @@ Reduction RowSum(int64_t rows, int64_t columns, bool transposed) {
 }  // namespace
 
 uint64_t RowSumBytes(int64_t rows, int64_t columns, bool transposed) {
+  if (transposed && Packs(rows)) return ColumnSumBytes(columns, rows);
   return RowSum(rows, columns, transposed).WorkspaceBytes();
 }
 
 cudaError_t LaunchRowSum(const void* a, sy_dtype dtype, int64_t rows, int64_t columns, bool transposed, bool accumulate,
                          float* out, void* workspace, cudaStream_t stream) {
+  if (transposed && Packs(rows))
+    return LaunchColumnSums(a, dtype, columns, rows, accumulate, out, workspace, stream);
   Reduction reduction = RowSum(rows, columns, transposed);
   if (!reduction.Fits()) return cudaErrorInvalidValue;
   reduction.shape.accumulate = accumulate;
