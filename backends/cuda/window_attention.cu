@@ -1,9 +1,9 @@
 // Attention within small windows (at most 64 tokens of at most 32 elements a head, bf16 or f16), as Swin has it: a
 // whole window of one head is one tile. A block runs over windows of one head one behind the other; windows that share
-// a plane of the mask are neighbours in its order, so that bias and mask stay in registers. Forward, the next window's
-// tiles come while this one's are computed. Backward, one pass makes dq, dk and dv, and its share of dbias on the way
-// (BatchParts); formulas: flash_attention_backward.cu. No atomics, the same bits every time. Tokens are read and
-// written where they lie: of window_attention, at rows of maps.
+// a plane of the mask are neighbours in its order, so that bias and mask stay in registers. The next window's tiles
+// come while this one's are computed. Backward, one pass makes dq, dk and dv, and its share of dbias on the way
+// (BatchParts); formulas: flash_attention_backward.cu. Exponents have base 2 within a kernel. No atomics, the same bits
+// every time. Tokens are read and written where they lie: of window_attention, at rows of maps.
 #include <optional>
 
 #include "backends/cuda/flash_attention.cuh"
@@ -14,13 +14,154 @@ namespace {
 
 constexpr int kSide = 64, kMostDepth = 32, kWindowThreads = 128;  // four warps of 16 rows
 constexpr int kForwardBlocks = 4, kBackwardBlocks = 3;            // that a multiprocessor has room for
-constexpr int kWeightStride = kSide + 8;                          // of weights in shared memory, elements; banks apart
+constexpr int kRow = kMostDepth * 2, kWeightRow = kSide * 2;      // bytes of a row of a tile and of weights
+constexpr int kTile = kSide * kRow, kWeights = kSide * kWeightRow;
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
+using Scores = float[2][kSide / 4];        // a thread's share of a product of two tiles
+using Results = float[2][kMostDepth / 4];  // its share of rows of results
+
+// Tiles of 64 rows of 32 halves, by tensor cores (fragments: tensor_core.cuh). A warp has sixteen rows; a thread has of
+// rows g and g + 8 sixteen neighbouring columns of a product, so that it stores eight at a time: column 8·j + 2·t + e
+// of the fragments is key 16·t + 2·j + e, since the rows of keys may be read in any order. Rows are not padded: eight
+// elements p of a row lie at eight p ^ turn, so that eight rows that are read together have banks apart: turn is
+// (row / 2 % 4) in tiles of queries, (row / 2 ^ row / 16) % 4 in those of keys, which are read by neighbours and by
+// rows 0, 1, 16, 17, …, and row % 8 in a matrix of weights.
 template <sy_dtype kDtype>
-using WindowTiles = MatrixTiles<kDtype, kMostDepth, kSide, kSide>;
-using Scores = float[2][kSide / 4];              // a thread's share of a product of two tiles
-using Results = float[2][kMostDepth / 4];        // and of rows of results
-constexpr int kTile = kSide * (kMostDepth + 8);  // elements of a tile
+struct WindowTiles : AttentionTiles<WindowTiles<kDtype>> {
+  static constexpr int kHeld = 2, kScores = kSide / 4, kWidth = kMostDepth / 4, kSharers = 4;
+
+  __device__ static int Lane() { return threadIdx.x % kWarp; }
+  __device__ static int Warp() { return threadIdx.x / kWarp; }
+  __device__ static int Row(int r) { return Warp() * 16 + Lane() / 4 + 8 * r; }
+  __device__ static int Column(int c) { return Lane() % 4 * kScores + c; }
+
+  // Bytes from a tile's begin to where the thread reads and writes, the same in every window.
+  struct Places {
+    // the address that it gives for four matrices: of queries, transposed (of its warp's rows: 64·warp further), of
+    // keys in their order, plain and transposed, of weights, transposed, and of its warp's rows of weights
+    int32_t down, key, key_down, weight_down, weight_own;
+    int32_t query, weight, result;  // its 16 bytes of row Row(0) of queries, its weights and its results there
+    int32_t warp;                   // 16·Warp()
+
+    __device__ __forceinline__ Places() {
+      const int row = Lane() % 8, matrix = Lane() / 8, low = matrix % 2, high = matrix / 2;
+      warp = Anew(Warp() * 16);
+      down = Anew(At(low * 8 + row, high ^ row / 2));
+      key = Anew(At(row / 2 * 16 + high * 2 + row % 2, low ^ high ^ row / 2));
+      key_down = At(row / 2 * 16 + low * 2 + row % 2, high ^ low ^ row / 2);
+      weight_down = Anew((high * 8 + row) * kWeightRow + ((Warp() * 2 + low) ^ row) * 16);
+      weight_own = Anew((Warp() * 16 + low * 8 + row) * kWeightRow + (high ^ row) * 16);
+      query = Anew(At(Row(0), Lane() % 4 ^ Lane() / 8));
+      weight = Anew(Row(0) * kWeightRow + (Lane() % 4 * 2 ^ Lane() / 4) * 16);
+      result = Anew(At(Row(0), Lane() / 8) + Lane() % 4 * 4);
+    }
+
+   private:
+    __device__ static int32_t At(int row, int eight) { return row * kRow + eight * 16; }
+  };
+
+  // product = start of the row + row of queries · row of keys
+  __device__ static void Multiply(const Places& at, const char* queries, const char* keys, const float (&start)[2],
+                                  Scores& product) {
+    uint32_t a[2][4];
+#pragma unroll
+    for (int d = 0; d < 2; ++d) LoadMatrices(queries + at.warp * kRow + (at.down ^ d * 32), a[d]);
+#pragma unroll
+    for (int c = 0; c < kScores; c += 4) {
+#pragma unroll
+      for (int i = c; i < c + 4; ++i) product[0][i] = start[0], product[1][i] = start[1];
+#pragma unroll
+      for (int d = 0; d < 2; ++d) {
+        uint32_t b[4];
+        LoadMatrices(keys + (at.key ^ (d ^ c / 4 % 2) * 32) + c * kRow, b);
+        Add(a[d], b, c, product);
+      }
+    }
+  }
+  // sum = Σ over keys of w·keys: w in registers
+  __device__ static void MultiplyWeights(const Places& at, const Scores& w, const char* keys, Results& sum) {
+    Clear(sum);
+#pragma unroll
+    for (int c = 0; c < kScores; c += 4) {
+      const uint32_t a[4] = {PackTwo(w[0][c], w[0][c + 1], kDtype), PackTwo(w[1][c], w[1][c + 1], kDtype),
+                             PackTwo(w[0][c + 2], w[0][c + 3], kDtype), PackTwo(w[1][c + 2], w[1][c + 3], kDtype)};
+#pragma unroll
+      for (int d = 0; d < 2; ++d) {
+        uint32_t b[4];
+        LoadMatricesTransposed(keys + (at.key_down ^ (d ^ c / 4 % 2) * 32) + c * kRow, b);
+        Add(a, b, d * 4, sum);
+      }
+    }
+  }
+  // and as PutWeights wrote it; of this warp's rows alone
+  __device__ static void MultiplyWeights(const Places& at, const char* weights, const char* keys, Results& sum) {
+    Clear(sum);
+#pragma unroll
+    for (int step = 0; step < kSide / 16; ++step) {
+      uint32_t a[4];
+      LoadMatrices(weights + (at.weight_own ^ step * 32), a);
+#pragma unroll
+      for (int d = 0; d < 2; ++d) {
+        uint32_t b[4];
+        LoadMatricesTransposed(keys + (at.down ^ (step ^ d * 2) * 16) + step * 16 * kRow, b);
+        Add(a, b, d * 4, sum);
+      }
+    }
+  }
+  // sum = Σ over queries of wᵀ·queries
+  __device__ static void MultiplyTransposed(const Places& at, const char* weights, const char* queries, Results& sum) {
+    Clear(sum);
+#pragma unroll
+    for (int step = 0; step < kSide / 16; ++step) {
+      uint32_t a[4];
+      LoadMatricesTransposed(weights + at.weight_down + step * 16 * kWeightRow, a);
+#pragma unroll
+      for (int d = 0; d < 2; ++d) {
+        uint32_t b[4];
+        LoadMatricesTransposed(queries + (at.down ^ d * 32) + step * 16 * kRow, b);
+        Add(a, b, d * 4, sum);
+      }
+    }
+  }
+  __device__ static void PutWeights(const Places& at, const Scores& w, char* weights) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int c = 0; c < kScores; c += 8)
+        *reinterpret_cast<uint4*>(weights + (at.weight ^ c * 2) + 8 * r * kWeightRow) =
+            make_uint4(PackTwo(w[r][c], w[r][c + 1], kDtype), PackTwo(w[r][c + 2], w[r][c + 3], kDtype),
+                       PackTwo(w[r][c + 4], w[r][c + 5], kDtype), PackTwo(w[r][c + 6], w[r][c + 7], kDtype));
+    }
+  }
+  // The rows of results of this warp into a tile as queries lie in it; only this warp uses its rows there.
+  __device__ static void PutResults(const Places& at, const Results& sum, const float (&factor)[2], char* tile) {
+#pragma unroll
+    for (int k = 0; k < kWidth; k += 2) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        *reinterpret_cast<uint32_t*>(tile + (at.result ^ k * 8) + 8 * r * kRow) =
+            PackTwo(factor[r] * sum[r][k], factor[r] * sum[r][k + 1], kDtype);
+    }
+  }
+
+ private:
+  __device__ static void Clear(Results& sum) {
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) sum[0][k] = sum[1][k] = 0;
+  }
+  // Two neighbouring fragments of eight columns, which are four elements of each of the thread's rows from `first` on.
+  template <int kCount>
+  __device__ static void Add(const uint32_t (&a)[4], const uint32_t (&b)[4], int first, float (&to)[kHeld][kCount]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int c = first + 2 * half;
+      float sum[4] = {to[0][c], to[0][c + 1], to[1][c], to[1][c + 1]};
+      MultiplyFragments<kDtype>(a, b[2 * half], b[2 * half + 1], sum);
+      to[0][c] = sum[0], to[0][c + 1] = sum[1], to[1][c] = sum[2], to[1][c + 1] = sum[3];
+    }
+  }
+};
 
 // The windows of a block: `samples` of them from blockIdx.x / H · samples on, of head blockIdx.x % H.
 struct Windows {
@@ -66,15 +207,6 @@ struct Tokens {
   }
 };
 
-// scores = scale·scores + addend
-__device__ __forceinline__ void AddTerms(float scale, const Scores& addend, Scores& scores) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-#pragma unroll
-    for (int c = 0; c < kSide / 4; ++c) scores[r][c] = scale * scores[r][c] + addend[r][c];
-  }
-}
-
 // One row of a thread's two.
 template <typename Tiles, int kRow>
 struct OneRow {
@@ -83,8 +215,8 @@ struct OneRow {
   __device__ static int Column(int c) { return Tiles::Column(c); }
 };
 
-// bias + mask of this thread's scores, −∞ beyond the tokens; a row at a time, or its loads would take so many registers
-// that others are spilled.
+// log2(e)·(bias + mask) of this thread's scores, −∞ beyond the tokens; a row at a time, or its loads would take so many
+// registers that others are spilled.
 template <typename Tiles>
 __device__ __forceinline__ void LoadTerms(const AttentionShape& s, const AttentionTerms& terms, int64_t b, int64_t h,
                                           Scores& addend) {
@@ -96,111 +228,143 @@ __device__ __forceinline__ void LoadTerms(const AttentionShape& s, const Attenti
     if (r == 0) terms.Finish<false, OneRow<Tiles, 0>>(s, b, h, 0, 0, row);
     if (r == 1) terms.Finish<false, OneRow<Tiles, 1>>(s, b, h, 0, 0, row);
 #pragma unroll
-    for (int c = 0; c < kSide / 4; ++c) addend[r][c] = row[0][c];
+    for (int c = 0; c < kSide / 4; ++c) addend[r][c] = kLog2E * row[0][c];
   }
 }
 
-// Elements of a token in qkv and in out, and where head h begins in either: below 2³¹, as numbers of rows are, so that
-// a thread keeps few registers for addresses.
-__device__ __forceinline__ int32_t OutStep(const AttentionShape& s) {
-  return static_cast<int32_t>(s.heads) * static_cast<int32_t>(s.depth);
-}
-__device__ __forceinline__ int32_t HeadAt(const AttentionShape& s, int h) { return h * static_cast<int32_t>(s.depth); }
-__device__ __forceinline__ int64_t ElementAt(int32_t row, int32_t step, int32_t column) {
-  return static_cast<int64_t>(row) * step + column;
-}
+// What a thread moves between global and shared memory: 16 bytes of its two rows of each tile, the same rows and
+// columns of every window.
+template <typename Tiles>
+struct Share {
+  using Rows = int32_t[2];  // where its tokens lie, among those of all samples
 
-// The tiles of q, k and v, one behind the other, of head h; the thread has to commit the copies and to wait for them.
-// `row_of` gives the row of a token.
-template <sy_dtype kDtype, typename RowOf>
-__device__ __forceinline__ void LoadTiles(const AttentionShape& s, const View& qkv, const RowOf& row_of, int h,
-                                          uint16_t* tiles) {
-  constexpr int kPacks = kMostDepth / kPack;
-  const auto* const from = reinterpret_cast<const uint16_t*>(qkv.data);
-  const int32_t step = OutStep(s);
+  __device__ __forceinline__ Share(const AttentionShape& s, int h)
+      : width(static_cast<uint32_t>(s.heads) * static_cast<uint32_t>(s.depth) * 2) {
+    const auto depth = static_cast<int32_t>(s.depth), tokens = static_cast<int32_t>(s.tokens);
+    const int column = Tiles::Lane() % 4 * kPack;
+    first = static_cast<uint32_t>(h * depth + (column < depth ? column : 0)) * 2;
 #pragma unroll
-  for (int first = 0; first < kSide * kPacks; first += kWindowThreads) {
-    const int i = first + Anew(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
-    const bool inside = row < s.tokens && column < s.depth;
-    const auto* const at = inside ? from + ElementAt(row_of(row), 3 * step, HeadAt(s, h) + column) : from;
-    uint16_t* const to = tiles + row * WindowTiles<kDtype>::kStride + column;
-#pragma unroll
-    for (int part = 0; part < 3; ++part) CopyAsync(to + part * kTile, at + part * step, inside);
+    for (int r = 0; r < 2; ++r) inside[r] = Tiles::Row(r) < tokens && column < depth;
   }
-}
+  // This thread's bytes of a row of x, whose tokens have `parts` such parts; read within bounds beyond the depth too.
+  __device__ __forceinline__ const char* Element(const View& x, int parts, int32_t row) const {
+    return x.data + first + static_cast<uint64_t>(static_cast<uint32_t>(row)) * (parts * width);
+  }
+  // Tiles one behind the other from the parts of x; zeros beyond the tokens and the depth.
+  template <int kParts>
+  __device__ __forceinline__ void Load(const View& x, const Rows& rows, const int32_t (&place)[kParts],
+                                       char* tiles) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const char* from = Element(x, kParts, rows[r]);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part, from += width)
+        CopyAsync(tiles + part * kTile + place[part] + 8 * r * kRow, from, inside[r]);
+    }
+  }
+  // factor·sum there, by way of the rows of this warp in `staging`.
+  __device__ __forceinline__ void Store(const View& x, int parts, int part, const Rows& rows,
+                                        const typename Tiles::Places& at, const Results& sum, const float (&factor)[2],
+                                        char* staging) const {
+    __syncwarp();
+    Tiles::PutResults(at, sum, factor, staging);
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint4 eight = *reinterpret_cast<const uint4*>(staging + at.query + 8 * r * kRow);
+      if (inside[r]) *reinterpret_cast<uint4*>(const_cast<char*>(Element(x, parts, rows[r])) + part * width) = eight;
+    }
+  }
 
-// x[base + row·step + d] = factor·sum for the rows of this warp's tokens; it alone uses its rows of the tile `staging`.
-template <sy_dtype kDtype, typename RowOf>
-__device__ __forceinline__ void StoreResults(const AttentionShape& s, const View& x, const RowOf& row_of, int32_t base,
-                                             int32_t step, const Results& sum, const float (&factor)[2],
-                                             uint16_t* staging) {
-  using Tiles = WindowTiles<kDtype>;
-  __syncwarp();
+  uint32_t width;  // bytes of a token in out
+  uint32_t first;  // and this thread's first
+  bool inside[2];
+};
+
+// The row of token Row(r) of window b, of the last token where there are fewer.
+template <typename Tiles>
+__device__ __forceinline__ void NumberRows(const WindowRows& map, const AttentionShape& s, int b, int32_t (&rows)[2]) {
+  const Tokens tokens(map, s, b);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-#pragma unroll
-    for (int k = 0; k < kMostDepth / 4; k += 2)
-      *reinterpret_cast<uint32_t*>(staging + Tiles::Row(r) * Tiles::kStride + Tiles::Depth(k)) =
-          PackTwo(factor[r] * sum[r][k], factor[r] * sum[r][k + 1], kDtype);
-  }
-  __syncwarp();
-  constexpr int kPacks = kMostDepth / kPack;
-#pragma unroll
-  for (int i = Tiles::Lane(); i < 16 * kPacks; i += kWarp) {
-    const int row = Tiles::FirstRow() + i / kPacks, column = i % kPacks * kPack;
-    if (row < s.tokens && column < s.depth)
-      *reinterpret_cast<uint4*>(x.data + 2 * ElementAt(row_of(row), step, base + column)) =
-          *reinterpret_cast<const uint4*>(staging + row * Tiles::kStride + column);
-  }
+  for (int r = 0; r < 2; ++r) rows[r] = tokens(Least(Tiles::Row(r), static_cast<int32_t>(s.tokens) - 1));
 }
 
 template <sy_dtype kDtype>
 __global__ void __launch_bounds__(kWindowThreads, kForwardBlocks)
-    WindowAttentionKernel(AttentionShape s, Windows windows, WindowRows rows, View qkv, AttentionTerms terms, View out,
+    WindowAttentionKernel(AttentionShape s, Windows windows, WindowRows map, View qkv, AttentionTerms terms, View out,
                           float* logsumexp) {
   using Tiles = WindowTiles<kDtype>;
-  SWITCHYARD_DYNAMIC_SHARED(uint16_t, shared);  // twice q, k and v
-  const int h = windows.Head(), last = windows.Last();
-  const auto load = [&](int n, int buffer) {
-    if (n < last) LoadTiles<kDtype>(s, qkv, Tokens(rows, s, windows.At(n)), h, shared + 3 * buffer * kTile);
+  SWITCHYARD_DYNAMIC_SHARED(char, shared);  // twice q, k and v
+  const int h = windows.Head(), first = windows.First(), last = windows.Last();
+  const Share<Tiles> share(s, h);
+  const typename Tiles::Places at;
+  const auto load = [&](const int32_t(&rows)[2], char* q) {
+    share.template Load<3>(qkv, rows, {at.query, at.query ^ at.warp, at.query ^ at.warp}, q);
     CommitCopies();
   };
+  const float scale = kLog2E * s.scale;
   Scores addend;
-  int group = -1, buffer = 0;
-  load(windows.First(), buffer);
-  for (int n = windows.First(); n < last; ++n, buffer ^= 1) {
+  int32_t rows[2], next_rows[2];
+  int group = -1, tiles = 0;
+  NumberRows<Tiles>(map, s, windows.At(first), rows);
+  load(rows, shared);
+  NumberRows<Tiles>(map, s, windows.At(Least(first + 1, last - 1)), next_rows);
+  for (int n = first; n < last; ++n) {
     const int b = windows.At(n);
-    load(n + 1, buffer ^ 1);
+    char* const q = shared + tiles;
+    tiles ^= 3 * kTile;
     if (windows.Group(n) != group) LoadTerms<Tiles>(s, terms, b, h, addend);
     group = windows.Group(n);
-    uint16_t* const q = shared + 3 * buffer * kTile;
-    WaitForCopies<1>();
-    __syncthreads();  // this window's tiles are there
+    WaitForCopies<0>();
+    __syncthreads();  // this window's tiles are there, those of the window before have been used
+    if (n + 1 < last) load(next_rows, shared + tiles);
     Scores p;
-    Tiles::Multiply(q, q + kTile, p);
-    AddTerms(s.scale, addend, p);
+    const float zero[2] = {0, 0};
+    Tiles::Multiply(at, q, q + kTile, zero, p);
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float top = -INFINITY, total = 0;
 #pragma unroll
-      for (int c = 0; c < kSide / 4; ++c) top = Greater()(p[r][c], top);
-      top = Tiles::ReduceRow(top, Greater());
+      for (int c = 0; c < kSide / 4; ++c) {
+        p[r][c] = scale * p[r][c] + addend[r][c];
+        top = fmaxf(top, p[r][c]);  // of what is not a number, `total` will tell
+      }
+      top = Tiles::ReduceRow(top, [](float x, float y) { return fmaxf(x, y); });
       const float shift = top == -INFINITY ? 0 : top;  // a row that sees no key
 #pragma unroll
       for (int c = 0; c < kSide / 4; ++c) {
-        p[r][c] = expf(p[r][c] - shift);
+        p[r][c] = FastExp2(p[r][c] - shift);
         total += p[r][c];
       }
       total = Tiles::ReduceRow(total, Plus());
-      factor[r] = 1 / total;
-      if (Tiles::Column(0) == 0 && Tiles::Row(r) < s.tokens) logsumexp[s.Row(b, h, Tiles::Row(r))] = top + logf(total);
+      factor[r] = FastReciprocal(total);
+      if (Tiles::Column(0) == 0 && Tiles::Row(r) < s.tokens)
+        logsumexp[s.Row(b, h, Tiles::Row(r))] = kLn2 * (top + FastLog2(total));
     }
-    Results sum = {};
-    Tiles::AddWeighted(p, q + 2 * kTile, nullptr, sum);
-    StoreResults<kDtype>(s, out, Tokens(rows, s, b), HeadAt(s, h), OutStep(s), sum, factor, q);
-    __syncthreads();  // these tiles have been used
+    int32_t later_rows[2];
+    NumberRows<Tiles>(map, s, windows.At(Least(n + 2, last - 1)), later_rows);
+    Results sum;
+    Tiles::MultiplyWeights(at, p, q + 2 * kTile, sum);
+    share.Store(out, 1, 0, rows, at, sum, factor, q);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) rows[r] = next_rows[r], next_rows[r] = later_rows[r];
   }
+}
+
+// The product of two sixteen bytes of halves.
+template <sy_dtype kDtype>
+__device__ __forceinline__ float Dot(const uint4& a, const uint4& b) {
+  const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum += kDtype == SY_BF16 ? FromBf16(x[i] & 0xFFFF) * FromBf16(y[i] & 0xFFFF)
+                             : FromF16(x[i] & 0xFFFF) * FromF16(y[i] & 0xFFFF);
+    sum += kDtype == SY_BF16 ? BitCast<float>(x[i] & 0xFFFF0000u) * BitCast<float>(y[i] & 0xFFFF0000u)
+                             : FromF16(x[i] >> 16) * FromF16(y[i] >> 16);
+  }
+  return sum;
 }
 
 struct WindowOperands {
@@ -210,53 +374,7 @@ struct WindowOperands {
   AttentionTerms terms;
 };
 
-// The tile of dout, and δ of its rows.
-template <sy_dtype kDtype, typename RowOf>
-__device__ __forceinline__ void LoadGradient(const AttentionShape& s, const WindowOperands& o, const RowOf& row_of,
-                                             int h, uint16_t* tile, float* delta) {
-  constexpr int kPacks = kMostDepth / kPack;
-#pragma unroll
-  for (int first = 0; first < kSide * kPacks; first += kWindowThreads) {
-    const int i = first + Anew(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
-    uint4 gradient = make_uint4(0, 0, 0, 0), result = gradient;
-    if (row < s.tokens && column < s.depth) {
-      const int64_t at = 2 * ElementAt(row_of(row), OutStep(s), HeadAt(s, h) + column);
-      gradient = *reinterpret_cast<const uint4*>(o.dout.data + at);
-      result = *reinterpret_cast<const uint4*>(o.out.data + at);
-    }
-    *reinterpret_cast<uint4*>(tile + row * WindowTiles<kDtype>::kStride + column) = gradient;
-    const uint32_t g[4] = {gradient.x, gradient.y, gradient.z, gradient.w},
-                   y[4] = {result.x, result.y, result.z, result.w};
-    float sum = 0;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      sum += kDtype == SY_BF16 ? FromBf16(g[k] & 0xFFFF) * FromBf16(y[k] & 0xFFFF)
-                               : FromF16(g[k] & 0xFFFF) * FromF16(y[k] & 0xFFFF);
-      sum +=
-          kDtype == SY_BF16 ? FromBf16(g[k] >> 16) * FromBf16(y[k] >> 16) : FromF16(g[k] >> 16) * FromF16(y[k] >> 16);
-    }
-#pragma unroll
-    for (int bits = kPacks / 2; bits > 0; bits /= 2) sum += __shfl_xor_sync(~0u, sum, bits);
-    if (column == 0) delta[row] = sum;
-  }
-}
-
-// The thread's weights as halves into the rows of its own.
-template <sy_dtype kDtype>
-__device__ __forceinline__ void PutWeights(const Scores& w, uint16_t* to) {
-  using Tiles = WindowTiles<kDtype>;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-#pragma unroll
-    for (int c = 0; c < kSide / 4; c += 2)
-      *reinterpret_cast<uint32_t*>(to + Tiles::Row(r) * kWeightStride + Tiles::Column(c)) =
-          PackTwo(w[r][c], w[r][c + 1], kDtype);
-  }
-}
-
-constexpr int kWeights = kSide * kWeightStride;  // elements of a matrix of weights
-constexpr size_t kForwardBytes = 6 * kTile * sizeof(uint16_t);
-constexpr size_t kBackwardBytes = (4 * kTile + 2 * kWeights) * sizeof(uint16_t) + 4 * kSide * sizeof(float);
+constexpr size_t kForwardBytes = 6 * kTile, kBackwardBytes = 8 * kTile + 2 * kWeights;
 static_assert(kForwardBytes <= 48 << 10 && kBackwardBytes <= 48 << 10);
 
 // `slots` (parts, H, T, T); null: no dbias.
@@ -264,67 +382,92 @@ template <sy_dtype kDtype>
 __global__ void __launch_bounds__(kWindowThreads, kBackwardBlocks)
     WindowAttentionBackwardKernel(AttentionShape s, Windows windows, WindowOperands o, View dqkv, float* slots) {
   using Tiles = WindowTiles<kDtype>;
-  SWITCHYARD_DYNAMIC_SHARED(uint16_t, shared);
-  uint16_t *const q = shared, *const k = q + kTile, *const v = k + kTile, *const dout = v + kTile;
-  uint16_t *const p_halves = dout + kTile, *const ds_halves = p_halves + kWeights;
-  auto *const logsumexp = reinterpret_cast<float*>(ds_halves + kWeights), *const delta = logsumexp + kSide;
-  auto* const rows = reinterpret_cast<int32_t*>(delta + kSide);  // of this window's tokens and of the next one's
-  const int h = windows.Head(), last = windows.Last();
-  const auto number = [&](int n) {
-    const auto token = static_cast<int>(threadIdx.x);
-    if (n < last && token < s.tokens) rows[n % 2 * kSide + token] = Tokens(o.rows, s, windows.At(n))(token);
-  };
-  Scores addend, bias_gradient = {};
-  int group = -1;
-  number(windows.First());
-  for (int n = windows.First(); n < last; ++n) {
-    const int b = windows.At(n);
-    const auto row_of = [&](int token) { return rows[n % 2 * kSide + token]; };
-    __syncthreads();  // the tiles of the window before have been used; the rows are there
-    LoadTiles<kDtype>(s, o.qkv, row_of, h, q);
+  SWITCHYARD_DYNAMIC_SHARED(char, shared);  // twice q, k, v and dout; then weights
+  char *const p_halves = shared + 8 * kTile, *const ds_halves = p_halves + kWeights;
+  const int h = windows.Head(), first = windows.First(), last = windows.Last();
+  const Share<Tiles> share(s, h);
+  const typename Tiles::Places at;
+  const auto load = [&](const int32_t(&rows)[2], char* q) {
+    share.template Load<3>(o.qkv, rows, {at.query, at.query ^ at.warp, at.query ^ at.warp}, q);
+    share.template Load<1>(o.dout, rows, {at.query}, q + 3 * kTile);
     CommitCopies();
-    LoadGradient<kDtype>(s, o, row_of, h, dout, delta);
-    number(n + 1);
-    if (threadIdx.x < kSide) {
-      const auto row = static_cast<int>(threadIdx.x);
-      logsumexp[row] = row < s.tokens ? o.logsumexp[s.Row(b, h, row)] : 0;
+  };
+  float logsumexp[2];
+  const auto load_logsumexp = [&](int n) {
+    const int b = windows.At(n);
+    const auto tokens = static_cast<int32_t>(s.tokens), heads = static_cast<int32_t>(s.heads);
+    const float* const from =
+        o.logsumexp + static_cast<uint64_t>(static_cast<uint32_t>(b * heads + h)) * static_cast<uint32_t>(tokens);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) logsumexp[r] = from[Least(Tiles::Row(r), tokens - 1)];
+  };
+  uint4 result[2];  // of out, what this thread moves of it
+  const auto load_result = [&](const int32_t(&rows)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      result[r] = make_uint4(0, 0, 0, 0);
+      if (share.inside[r]) result[r] = *reinterpret_cast<const uint4*>(share.Element(o.out, 1, rows[r]));
     }
-    if (windows.Group(n) != group) LoadTerms<Tiles>(s, o.terms, b, h, addend);
-    group = windows.Group(n);
+  };
+  const float scale = kLog2E * s.scale;
+  Scores addend, bias_gradient = {};
+  int32_t rows[2], next_rows[2];
+  int group = -1, tiles = 0;
+  NumberRows<Tiles>(o.rows, s, windows.At(first), rows);
+  load(rows, shared);
+  load_logsumexp(first);
+  load_result(rows);
+  NumberRows<Tiles>(o.rows, s, windows.At(Least(first + 1, last - 1)), next_rows);
+  for (int n = first; n < last; ++n) {
+    char* const q = shared + tiles;
+    char *const k = q + kTile, *const v = k + kTile, *const dout = v + kTile;
+    tiles ^= 4 * kTile;
     WaitForCopies<0>();
-    __syncthreads();  // this window's tiles are there
-    Scores w, dp;     // w: p, then ds
-    Tiles::Multiply(q, k, w);
-    AddTerms(s.scale, addend, w);
+    __syncthreads();  // this window's tiles are there, those of the window before and its weights have been used
+    if (n + 1 < last) load(next_rows, shared + tiles);
+    if (windows.Group(n) != group) LoadTerms<Tiles>(s, o.terms, windows.At(n), h, addend);
+    group = windows.Group(n);
+    float minus_delta[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      minus_delta[r] = -Tiles::ReduceRow(
+          Dot<kDtype>(*reinterpret_cast<const uint4*>(dout + at.query + 8 * r * kRow), result[r]), Plus());
+    const float zero[2] = {0, 0};
+    Scores w, dp;  // w: p, then ds; dp: without δ
+    Tiles::Multiply(at, q, k, zero, w);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float of_row = logsumexp[Tiles::Row(r)];
+      const float of_row = kLog2E * logsumexp[r];
 #pragma unroll
-      for (int c = 0; c < kSide / 4; ++c) w[r][c] = expf(w[r][c] - of_row);
+      for (int c = 0; c < kSide / 4; ++c) w[r][c] = FastExp2(scale * w[r][c] + addend[r][c] - of_row);
     }
-    PutWeights<kDtype>(w, p_halves);
-    Tiles::Multiply(dout, v, dp);
+    Tiles::PutWeights(at, w, p_halves);
+    Tiles::Multiply(at, dout, v, minus_delta, dp);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float delta_of_row = delta[Tiles::Row(r)];
 #pragma unroll
       for (int c = 0; c < kSide / 4; ++c) {
-        w[r][c] *= dp[r][c] - delta_of_row;
+        w[r][c] *= dp[r][c];
         bias_gradient[r][c] += w[r][c];
       }
     }
-    PutWeights<kDtype>(w, ds_halves);
-    const float scale[2] = {s.scale, s.scale}, one[2] = {1, 1};
-    Results dq = {};
-    Tiles::AddWeighted(w, k, nullptr, dq);
+    Tiles::PutWeights(at, w, ds_halves);
+    const float factor[2] = {s.scale, s.scale}, one[2] = {1, 1};
+    Results sum;
+    __syncwarp();
+    Tiles::MultiplyWeights(at, ds_halves, k, sum);
+    int32_t later_rows[2];
+    NumberRows<Tiles>(o.rows, s, windows.At(Least(n + 2, last - 1)), later_rows);
     __syncthreads();  // the weights are there; v has been used and takes results on their way
-    StoreResults<kDtype>(s, dqkv, row_of, HeadAt(s, h), 3 * OutStep(s), dq, scale, v);
-    Results dv = {};
-    Tiles::AddTransposed(p_halves, kWeightStride, dout, dv);
-    StoreResults<kDtype>(s, dqkv, row_of, HeadAt(s, h) + 2 * OutStep(s), 3 * OutStep(s), dv, one, v);
-    Results dk = {};
-    Tiles::AddTransposed(ds_halves, kWeightStride, q, dk);
-    StoreResults<kDtype>(s, dqkv, row_of, HeadAt(s, h) + OutStep(s), 3 * OutStep(s), dk, scale, v);
+    load_logsumexp(Least(n + 1, last - 1));
+    load_result(next_rows);
+    share.Store(dqkv, 3, 0, rows, at, sum, factor, v);
+    Tiles::MultiplyTransposed(at, p_halves, dout, sum);
+    share.Store(dqkv, 3, 2, rows, at, sum, one, v);
+    Tiles::MultiplyTransposed(at, ds_halves, q, sum);
+    share.Store(dqkv, 3, 1, rows, at, sum, factor, v);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) rows[r] = next_rows[r], next_rows[r] = later_rows[r];
   }
   if (slots == nullptr) return;
 #pragma unroll

@@ -4,12 +4,16 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "core/abi/base.h"
 
 namespace {
 
+using switchyard::FastExp2;
+using switchyard::FastLog2;
+using switchyard::FastReciprocal;
 using switchyard::Launch;
 using switchyard::emulation::RunGrid;
 
@@ -138,6 +142,18 @@ TEST(CudaEmulation, TensorCoresMultiplyMatrices) {
 __global__ void Accumulate(float* sum) {
   SWITCHYARD_DYNAMIC_SHARED(float, poisoned);
   *sum = poisoned[0];
+}
+
+TEST(CudaEmulation, FastArithmeticHasNoDenormals) {
+  const float denormal = std::numeric_limits<float>::denorm_min(), infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(FastExp2(-126), std::numeric_limits<float>::min());
+  EXPECT_EQ(FastExp2(-127), 0);
+  EXPECT_EQ(FastExp2(-infinity), 0);
+  EXPECT_EQ(FastLog2(8), 3);
+  EXPECT_EQ(FastLog2(denormal), -infinity);
+  EXPECT_EQ(FastReciprocal(4), 0.25f);
+  EXPECT_EQ(FastReciprocal(denormal), infinity);
+  EXPECT_EQ(FastReciprocal(std::numeric_limits<float>::max()), 0);
 }
 
 TEST(CudaEmulation, SharedMemoryStartsAsNoNumber) {

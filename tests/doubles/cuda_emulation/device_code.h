@@ -168,6 +168,11 @@ void WaitForCopies() {
   emulation::WaitForCopies(kLeft);
 }
 
+inline float WithoutDenormals(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+inline float FastExp2(float x) { return WithoutDenormals(std::exp2(WithoutDenormals(x))); }
+inline float FastLog2(float x) { return std::log2(WithoutDenormals(x)); }
+inline float FastReciprocal(float x) { return WithoutDenormals(1 / WithoutDenormals(x)); }
+
 }  // namespace switchyard
 
 #define SWITCHYARD_CUDA_LAUNCH_H_  // backends/cuda/launch.h has nothing to add
