@@ -47,7 +47,7 @@ typedef struct sy_kernel_info {
   uint64_t persistent_bytes;   /* lives as long as a binding: packed weights, dropout state; zeroed by the core before the first launch */
   uint64_t constant_bytes;     /* tables that every binding reads and write_constants fills once */
   uint64_t residual_bytes;     /* forward only: opaque bytes that it leaves for its paired backward */
-  int32_t* inplace;            /* inplace[o] = i: output o may share its place with input i (same bytes); -1: it may not */
+  int32_t* inplace;            /* inplace[o] = i: output o may share its place with input i (same bytes), with the same results; -1: it may not */
   uint32_t determinism;        /* the class it reaches */
   uint32_t capturable;         /* 1: its launches may be recorded (capture/2) */
   const char* second_choice;   /* 2.1. Why the plugin's faster way was not taken for this op here, in words for the user; NULL or missing: this is its

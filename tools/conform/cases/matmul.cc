@@ -68,6 +68,7 @@ void AddMatmul(Table& table) {
   }
   a.residual = 1;
   add("linear_residual", a, {}, 21, 48, 16);
+  add("linear_residual_f32_bias", a, {}, 128, 64, 16, true);
   a = plain;
   a.transpose_a = 1;
   a.bias_gradient = 1;
