@@ -257,16 +257,22 @@ Reduction RowSum(int64_t rows, int64_t columns, bool transposed) {
   return Reduction(dims, 2, transposed ? 1u : 2u, kRowSumMultiprocessors);
 }
 
+// Whether blocks have parts of columns worth two launches; else a block has all of its own.
+bool SumsInParts(int64_t rows, int64_t columns, bool transposed) {
+  constexpr int64_t kMany = 1024;
+  return transposed && Packs(rows) && columns >= kMany;
+}
+
 }  // namespace
 
 uint64_t RowSumBytes(int64_t rows, int64_t columns, bool transposed) {
-  if (transposed && Packs(rows)) return ColumnSumBytes(columns, rows);
+  if (SumsInParts(rows, columns, transposed)) return ColumnSumBytes(columns, rows);
   return RowSum(rows, columns, transposed).WorkspaceBytes();
 }
 
 cudaError_t LaunchRowSum(const void* a, sy_dtype dtype, int64_t rows, int64_t columns, bool transposed, bool accumulate,
                          float* out, void* workspace, cudaStream_t stream) {
-  if (transposed && Packs(rows))
+  if (SumsInParts(rows, columns, transposed))
     return LaunchColumnSums(a, dtype, columns, rows, accumulate, out, workspace, stream);
   Reduction reduction = RowSum(rows, columns, transposed);
   if (!reduction.Fits()) return cudaErrorInvalidValue;

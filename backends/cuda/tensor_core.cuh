@@ -69,24 +69,6 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
 }
 
-// 2^x, log2(x) and 1 / x, an instruction each: correct to about 2⁻²² (of log2 near 1: 2⁻²² itself); results and
-// operands below the least normal number count as 0.
-__device__ __forceinline__ float FastExp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float FastLog2(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float FastReciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 }  // namespace switchyard
 
 #endif  // SWITCHYARD_TENSOR_CORE_CUH_

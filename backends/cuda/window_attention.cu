@@ -6,6 +6,7 @@
 // every time. Tokens are read and written where they lie: of window_attention, at rows of maps.
 #include <optional>
 
+#include "backends/cuda/approximate.cuh"
 #include "backends/cuda/flash_attention.cuh"
 #include "backends/cuda/team.cuh"
 
@@ -334,13 +335,13 @@ __global__ void __launch_bounds__(kWindowThreads, kForwardBlocks)
       const float shift = top == -INFINITY ? 0 : top;  // a row that sees no key
 #pragma unroll
       for (int c = 0; c < kSide / 4; ++c) {
-        p[r][c] = FastExp2(p[r][c] - shift);
+        p[r][c] = ApproximateExp2(p[r][c] - shift);
         total += p[r][c];
       }
       total = Tiles::ReduceRow(total, Plus());
-      factor[r] = FastReciprocal(total);
+      factor[r] = ApproximateReciprocal(total);
       if (Tiles::Column(0) == 0 && Tiles::Row(r) < s.tokens)
-        logsumexp[s.Row(b, h, Tiles::Row(r))] = kLn2 * (top + FastLog2(total));
+        logsumexp[s.Row(b, h, Tiles::Row(r))] = kLn2 * (top + ApproximateLog2(total));
     }
     int32_t later_rows[2];
     NumberRows<Tiles>(map, s, windows.At(Least(n + 2, last - 1)), later_rows);
@@ -439,7 +440,7 @@ __global__ void __launch_bounds__(kWindowThreads, kBackwardBlocks)
     for (int r = 0; r < 2; ++r) {
       const float of_row = kLog2E * logsumexp[r];
 #pragma unroll
-      for (int c = 0; c < kSide / 4; ++c) w[r][c] = FastExp2(scale * w[r][c] + addend[r][c] - of_row);
+      for (int c = 0; c < kSide / 4; ++c) w[r][c] = ApproximateExp2(scale * w[r][c] + addend[r][c] - of_row);
     }
     Tiles::PutWeights(at, w, p_halves);
     Tiles::Multiply(at, dout, v, minus_delta, dp);

@@ -75,7 +75,7 @@ class Trainer {
   // been read by then. Wait waits for all that were begun; an update that fails is an error of a later call.
   Status Begin(std::span<const std::span<const std::byte>> tensors);
   Status Wait();
-  // Calls of Step from now on are updates of `profile`; null: no more.
+  // Calls of Step and Begin from now on are updates of `profile`; null: no more.
   void Record(Profile* profile);
 
   // Host copies of parameters (graph names) and of everything that a checkpoint holds; local.

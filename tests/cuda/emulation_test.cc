@@ -2,6 +2,7 @@
 // GPU is not right here.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -11,10 +12,11 @@
 
 namespace {
 
-using switchyard::FastExp2;
-using switchyard::FastLog2;
-using switchyard::FastReciprocal;
+using switchyard::ApproximateExp2;
+using switchyard::ApproximateLog2;
+using switchyard::ApproximateReciprocal;
 using switchyard::Launch;
+using switchyard::LeastOrNan;
 using switchyard::emulation::RunGrid;
 
 void Wait(cudaError_t launched) {
@@ -144,16 +146,24 @@ __global__ void Accumulate(float* sum) {
   *sum = poisoned[0];
 }
 
-TEST(CudaEmulation, FastArithmeticHasNoDenormals) {
+TEST(CudaEmulation, ApproximationsHaveNoDenormals) {
   const float denormal = std::numeric_limits<float>::denorm_min(), infinity = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(FastExp2(-126), std::numeric_limits<float>::min());
-  EXPECT_EQ(FastExp2(-127), 0);
-  EXPECT_EQ(FastExp2(-infinity), 0);
-  EXPECT_EQ(FastLog2(8), 3);
-  EXPECT_EQ(FastLog2(denormal), -infinity);
-  EXPECT_EQ(FastReciprocal(4), 0.25f);
-  EXPECT_EQ(FastReciprocal(denormal), infinity);
-  EXPECT_EQ(FastReciprocal(std::numeric_limits<float>::max()), 0);
+  EXPECT_EQ(ApproximateExp2(-126), std::numeric_limits<float>::min());
+  EXPECT_EQ(ApproximateExp2(-127), 0);
+  EXPECT_EQ(ApproximateExp2(-infinity), 0);
+  EXPECT_EQ(ApproximateLog2(8), 3);
+  EXPECT_EQ(ApproximateLog2(denormal), -infinity);
+  EXPECT_EQ(ApproximateReciprocal(4), 0.25f);
+  EXPECT_EQ(ApproximateReciprocal(denormal), infinity);
+  EXPECT_EQ(ApproximateReciprocal(std::numeric_limits<float>::max()), 0);
+}
+
+TEST(CudaEmulation, TheLeastKeepsWhatIsNotANumber) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(LeastOrNan(1, 2), 1);
+  EXPECT_EQ(LeastOrNan(2, -1), -1);
+  EXPECT_TRUE(std::isnan(LeastOrNan(nan, 1)));
+  EXPECT_TRUE(std::isnan(LeastOrNan(1, nan)));
 }
 
 TEST(CudaEmulation, SharedMemoryStartsAsNoNumber) {

@@ -1,6 +1,7 @@
-// Loaded by the CUDA driver into a program (CUDA_INJECTION64_PATH), it writes every kernel, copy and clearing of memory that
-// the GPU did, those of captured graphs too, as they ran, to the file $KERNEL_TIMES.PID: a line each of kind (K, C, S), begin
-// and end in ns, stream, and the kernel's name or the bytes. CUPTI's activities; about 2 % of a step of ViT-B.
+// Loaded by the CUDA driver into a program (CUDA_INJECTION64_PATH), it writes every kernel, copy and clearing of memory
+// that the GPU did, those of captured graphs too, as they ran, to the file $KERNEL_TIMES.PID: a line each of kind (K,
+// C, S), begin and end in ns, stream, and the kernel's name or the bytes. CUPTI's activities, which lengthen a step of
+// Swin-B by 1.5 %.
 #include <cupti.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ static void WriteBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, siz
 
 static void WriteRest(void) {
   cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-  fclose(out);
+  fflush(out);
 }
 
 // What the driver calls; 1: all is well.

@@ -134,9 +134,9 @@ def main():
         # From the end of one step to the end of the next: the host is a step ahead, as in a loop that logs now and then.
         torch.cuda.reset_peak_memory_stats()
         began, kept, before = time.perf_counter(), [], None
-        for i in range(a.steps + 1):
+        for i in range(a.steps + 2):  # one more, before those that count
             event = torch.cuda.Event()
-            if i < a.steps:
+            if i <= a.steps:
                 kept.append(step())
                 event.record()
             if before is not None:
@@ -145,6 +145,7 @@ def main():
                 samples.append(1e3 * (now - began))
                 began = now
             before = event
+        samples = samples[1:]
         losses += [loss.item() for loss in kept]
     else:
         for _ in range(a.steps):

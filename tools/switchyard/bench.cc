@@ -34,7 +34,7 @@ StatusOr<Rows> FirstSamples(const Task& task, const Dataset& data, int64_t sampl
 }
 
 // Milliseconds of each of `steps` updates. ahead: on a device that works by itself, as in training: the next batch is
-// copied while an update runs, and a time goes from the end of one update to the end of the next.
+// copied while an update runs, and a time goes from the end of one update to the end of the next; one more runs before.
 StatusOr<std::vector<double>> TimeSteps(Trainer& trainer, std::span<const std::span<const std::byte>> tensors,
                                         int64_t steps, bool ahead) {
   std::vector<double> ms;
@@ -44,13 +44,21 @@ StatusOr<std::vector<double>> TimeSteps(Trainer& trainer, std::span<const std::s
     ms.push_back(1e3 * std::chrono::duration<double>(now - last).count());
     last = now;
   };
-  for (int64_t i = 0; i < steps; ++i) {
-    SY_RETURN_IF_ERROR(ahead ? trainer.Begin(tensors) : trainer.Step(tensors).status());
-    if (!ahead || i > 0) ended();  // Begin: the one before
+  if (!ahead) {
+    for (int64_t i = 0; i < steps; ++i) {
+      SY_RETURN_IF_ERROR(trainer.Step(tensors).status());
+      ended();
+    }
+    return ms;
   }
-  if (!ahead) return ms;
+  SY_RETURN_IF_ERROR(trainer.Begin(tensors));
+  for (int64_t i = 0; i < steps; ++i) {
+    SY_RETURN_IF_ERROR(trainer.Begin(tensors));
+    ended();  // the update begun before this one
+  }
   SY_RETURN_IF_ERROR(trainer.Wait());
   ended();
+  ms.erase(ms.begin());  // of the one before all, whose batch was copied first
   return ms;
 }
 

@@ -97,10 +97,11 @@ inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
 namespace switchyard {
 
-inline float ApproximateExp2(float x) {
-  const float y = std::exp2(x);
-  return y < 0x1p-126f ? 0 : y;
-}
+// A comparison, since std::fpclassify is a call.
+inline float WithoutDenormals(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+inline float ApproximateExp2(float x) { return WithoutDenormals(std::exp2(WithoutDenormals(x))); }
+inline float ApproximateLog2(float x) { return std::log2(WithoutDenormals(x)); }
+inline float ApproximateReciprocal(float x) { return WithoutDenormals(1 / WithoutDenormals(x)); }
 inline float LeastOrNan(float a, float b) { return a < b || a != a ? a : b; }
 
 }  // namespace switchyard
@@ -167,11 +168,6 @@ template <int kLeft>
 void WaitForCopies() {
   emulation::WaitForCopies(kLeft);
 }
-
-inline float WithoutDenormals(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
-inline float FastExp2(float x) { return WithoutDenormals(std::exp2(WithoutDenormals(x))); }
-inline float FastLog2(float x) { return std::log2(WithoutDenormals(x)); }
-inline float FastReciprocal(float x) { return WithoutDenormals(1 / WithoutDenormals(x)); }
 
 }  // namespace switchyard
 
