@@ -46,6 +46,13 @@ TEST_F(OpenClTraining, AResNet18HasTheLossesOfTheCpu) {
                        1e-4);
 }
 
+TEST_F(OpenClTraining, AUNetOfVolumesHasTheLossesOfTheCpu) {
+  ExpectLossesOfTheCpu(Common("unet3d") +
+                           " --dataset=synthetic --patch_size=16,16,16 --width=8 --levels=2 --classes=3 --steps=2 "
+                           "--batch_size=2 --validation_size=2 --lr=0.001",
+                       Start::kAlone, 2, 1e-4);
+}
+
 TEST_F(OpenClTraining, AnMlpOnTwoRanksWithMpiHasTheLossesOfTheCpu) {
   ExpectLossesOfTheCpu(Common("mlp") + " --collective=mpi", Start::kMpirun);
 }
