@@ -296,6 +296,20 @@ struct ScalarTiles : AttentionTiles<ScalarTiles<kDepth, kRowCount, kColumnCount>
   }
 };
 
+// `to` += a·b, of two neighbouring fragments of eight columns, which are four elements of each of the thread's two rows
+// from `first` on.
+template <sy_dtype kDtype, int kCount>
+__device__ __forceinline__ void AddFragments(const uint32_t (&a)[4], const uint32_t (&b)[4], int first,
+                                             float (&to)[2][kCount]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int c = first + 2 * half;
+    float sum[4] = {to[0][c], to[0][c + 1], to[1][c], to[1][c + 1]};
+    MultiplyFragments<kDtype>(a, b[2 * half], b[2 * half + 1], sum);
+    to[0][c] = sum[0], to[0][c + 1] = sum[1], to[1][c] = sum[2], to[1][c + 1] = sum[3];
+  }
+}
+
 // A warp has sixteen rows; a thread has its fragments' (tensor_core.cuh): rows g and g + 8, columns 2t and 2t + 1 of
 // every eight.
 template <sy_dtype kDtype, int kDepth, int kRowCount, int kColumnCount>
@@ -341,7 +355,7 @@ struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColu
       for (int column = 0; column < kColumns; column += 16) {
         uint32_t b[4];
         LoadMatrices(other + (column + matrix / 2 * 8 + row) * kStride + d + matrix % 2 * 8, b);
-        Add(a, b, column / 4, product);
+        AddFragments<kDtype>(a, b, column / 4, product);
       }
     }
   }
@@ -359,7 +373,7 @@ struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColu
       for (int d = 0; d < kDepth; d += 16) {
         uint32_t b[4];
         LoadMatricesTransposed(other + (column + matrix % 2 * 8 + row) * kStride + d + matrix / 2 * 8, b);
-        Add(a, b, d / 4, sum);
+        AddFragments<kDtype>(a, b, d / 4, sum);
       }
     }
   }
@@ -377,21 +391,8 @@ struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColu
       for (int d = 0; d < kDepth; d += 16) {
         uint32_t b[4];
         LoadMatricesTransposed(other + (first + matrix % 2 * 8 + row) * kStride + d + matrix / 2 * 8, b);
-        Add(a, b, d / 4, sum);
+        AddFragments<kDtype>(a, b, d / 4, sum);
       }
-    }
-  }
-
- private:
-  // Two neighbouring fragments of eight columns, which are four elements of each of the thread's rows from `first` on.
-  template <int kCount>
-  __device__ static void Add(const uint32_t (&a)[4], const uint32_t (&b)[4], int first, float (&to)[kHeld][kCount]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int c = first + 2 * half;
-      float sum[4] = {to[0][c], to[0][c + 1], to[1][c], to[1][c + 1]};
-      MultiplyFragments<kDtype>(a, b[2 * half], b[2 * half + 1], sum);
-      to[0][c] = sum[0], to[0][c + 1] = sum[1], to[1][c] = sum[2], to[1][c + 1] = sum[3];
     }
   }
 };

@@ -30,7 +30,7 @@ using Results = float[2][kMostDepth / 4];  // its share of rows of results
 // rows 0, 1, 16, 17, …, and row % 8 in a matrix of weights.
 template <sy_dtype kDtype>
 struct WindowTiles : AttentionTiles<WindowTiles<kDtype>> {
-  static constexpr int kHeld = 2, kScores = kSide / 4, kWidth = kMostDepth / 4, kSharers = 4;
+  static constexpr int kScores = kSide / 4, kWidth = kMostDepth / 4, kSharers = 4;
 
   __device__ static int Lane() { return threadIdx.x % kWarp; }
   __device__ static int Warp() { return threadIdx.x / kWarp; }
@@ -76,7 +76,7 @@ struct WindowTiles : AttentionTiles<WindowTiles<kDtype>> {
       for (int d = 0; d < 2; ++d) {
         uint32_t b[4];
         LoadMatrices(keys + (at.key ^ (d ^ c / 4 % 2) * 32) + c * kRow, b);
-        Add(a[d], b, c, product);
+        AddFragments<kDtype>(a[d], b, c, product);
       }
     }
   }
@@ -91,7 +91,7 @@ struct WindowTiles : AttentionTiles<WindowTiles<kDtype>> {
       for (int d = 0; d < 2; ++d) {
         uint32_t b[4];
         LoadMatricesTransposed(keys + (at.key_down ^ (d ^ c / 4 % 2) * 32) + c * kRow, b);
-        Add(a, b, d * 4, sum);
+        AddFragments<kDtype>(a, b, d * 4, sum);
       }
     }
   }
@@ -106,7 +106,7 @@ struct WindowTiles : AttentionTiles<WindowTiles<kDtype>> {
       for (int d = 0; d < 2; ++d) {
         uint32_t b[4];
         LoadMatricesTransposed(keys + (at.down ^ (step ^ d * 2) * 16) + step * 16 * kRow, b);
-        Add(a, b, d * 4, sum);
+        AddFragments<kDtype>(a, b, d * 4, sum);
       }
     }
   }
@@ -121,7 +121,7 @@ struct WindowTiles : AttentionTiles<WindowTiles<kDtype>> {
       for (int d = 0; d < 2; ++d) {
         uint32_t b[4];
         LoadMatricesTransposed(queries + (at.down ^ d * 32) + step * 16 * kRow, b);
-        Add(a, b, d * 4, sum);
+        AddFragments<kDtype>(a, b, d * 4, sum);
       }
     }
   }
@@ -150,17 +150,6 @@ struct WindowTiles : AttentionTiles<WindowTiles<kDtype>> {
   __device__ static void Clear(Results& sum) {
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) sum[0][k] = sum[1][k] = 0;
-  }
-  // Two neighbouring fragments of eight columns, which are four elements of each of the thread's rows from `first` on.
-  template <int kCount>
-  __device__ static void Add(const uint32_t (&a)[4], const uint32_t (&b)[4], int first, float (&to)[kHeld][kCount]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int c = first + 2 * half;
-      float sum[4] = {to[0][c], to[0][c + 1], to[1][c], to[1][c + 1]};
-      MultiplyFragments<kDtype>(a, b[2 * half], b[2 * half + 1], sum);
-      to[0][c] = sum[0], to[0][c + 1] = sum[1], to[1][c] = sum[2], to[1][c + 1] = sum[3];
-    }
   }
 };
 

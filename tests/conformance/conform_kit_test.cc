@@ -85,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"forgets_other_bindings", "op/transpose/matrix/f32", "second of two bindings"},
         PlantedFault{"accumulates_twice", "op/squared_norm/many/f32", "accumulated"},
         PlantedFault{"wrong_in_place", "op/roll/forward/f32", "in place"},
+        PlantedFault{"other_bits_in_place", "op/softmax/odd/f32", "other bits where it shares an input's place"},
         PlantedFault{"spills_over_rows", "op/softmax/odd/f32", "beside a row with inf and one with NaN"},
         PlantedFault{"ignores_determinism", "op/gather/*/f32", "asked for determinism 1, the kernel has 0"},
         PlantedFault{"ignores_the_workspace_limit", "op/gather/*/f32", "workspace; the limit was 0"},
