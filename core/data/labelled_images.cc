@@ -6,13 +6,18 @@ namespace switchyard {
 
 std::vector<SampleTensor> LabelledImages::tensors() const {
   const EvaluationTransform& e = transform_.options().evaluation;
-  return Tensors(dtype_, e.image_size, e.image_size, e.channels, mixing_.enabled());
+  return Tensors(dtype_, e.image_size, e.image_size, e.channels, mixing_);
 }
 
 std::vector<SampleTensor> LabelledImages::Tensors(DType dtype, int64_t height, int64_t width, int64_t channels,
-                                                  bool mixed) {
+                                                  const MixingOptions& mixing) {
   std::vector<SampleTensor> tensors = {{"images", {dtype, {height, width, channels}}}, {"labels", {DType::kI32, {}}}};
-  if (mixed) tensors.insert(tensors.end(), {{"partner_labels", {DType::kI32, {}}}, {"own_share", {DType::kF32, {}}}});
+  if (!mixing.enabled()) return tensors;
+  tensors.insert(tensors.end(), {{"partner_labels", {DType::kI32, {}}}, {"own_share", {DType::kF32, {}}}});
+  if (!mixing.on_device) return tensors;
+  tensors.insert(tensors.end(), {{"partners", {DType::kI32, {}}},
+                                 {"partner_rows", {DType::kI32, {height}}},
+                                 {"partner_columns", {DType::kU8, {width * channels}}}});
   return tensors;
 }
 
@@ -21,6 +26,11 @@ void LabelledImages::FillLabels(int32_t label, std::span<void* const> rows) cons
   if (!mixing_.enabled()) return;
   *static_cast<int32_t*>(rows[2]) = label;
   *static_cast<float*>(rows[3]) = 1;
+  if (!mixing_.on_device) return;
+  const EvaluationTransform& e = transform_.options().evaluation;
+  *static_cast<int32_t*>(rows[4]) = 0;
+  WritePartnerShares(Mix(), e.image_size, e.image_size, e.channels, static_cast<int32_t*>(rows[5]),
+                     static_cast<uint8_t*>(rows[6]));
 }
 
 Status LabelledImages::Fill(int64_t epoch, int64_t index, std::span<void* const> rows) const {
@@ -49,7 +59,13 @@ void LabelledImages::FinishBatch(int64_t epoch, int64_t batch, std::span<const i
   const EvaluationTransform& e = transform_.options().evaluation;
   const int side = e.image_size;
   const std::vector<Mix> mixes = DrawMixes(mixing_, epoch, batch, positions, side, side);
-  if (dtype_ == DType::kU8) {
+  if (mixing_.on_device) {
+    for (size_t i = 0; i < mixes.size(); ++i) {
+      static_cast<int32_t*>(tensors[4])[i] = static_cast<int32_t>(mixes.size() - 1 - i);
+      WritePartnerShares(mixes[i], side, side, e.channels, static_cast<int32_t*>(tensors[5]) + i * side,
+                         static_cast<uint8_t*>(tensors[6]) + i * side * e.channels);
+    }
+  } else if (dtype_ == DType::kU8) {
     MixImages(mixes, side, side, e.channels, static_cast<uint8_t*>(tensors[0]));
   } else {
     MixImages(mixes, side, side, e.channels, static_cast<float*>(tensors[0]));

@@ -1,7 +1,9 @@
 // The images of a dataset, transformed, with their labels: "images" (H, W, C) and "labels" i32 (), -1 and a black image
 // where there is no sample; where images are mixed (mixing.h), also "partner_labels" i32 (), of the sample mixed in,
 // and "own_share" f32 (), of the sample's own label. Images travel as they are stored, u8, to be normalised on the
-// device; or as normalised f32, made here. Thread-safe.
+// device; or as normalised f32, made here. Where the device mixes them, they are u8 and there are also "partners" i32
+// (), the place of the sample that is mixed in among those of the batch, "partner_rows" i32 (H) and "partner_columns"
+// u8 (W·C), its shares (WritePartnerShares). Thread-safe.
 #pragma once
 
 #include <string>
@@ -25,13 +27,14 @@ class LabelledImages : public SampleSource {
   std::string Path(int64_t index) const override { return dataset_.Path(index); }
   std::vector<SampleTensor> tensors() const override;
   static std::vector<SampleTensor> Tensors(DType dtype, int64_t height, int64_t width, int64_t channels,
-                                           bool mixed = false);
+                                           const MixingOptions& mixing = {});
   Status Fill(int64_t epoch, int64_t index, std::span<void* const> rows) const override;
   void FillEmpty(std::span<void* const> rows) const override;
   void FinishBatch(int64_t epoch, int64_t batch, std::span<const int32_t> positions,
                    std::span<void* const> tensors) const override;
 
  private:
+  // What is beside the image in the row of a sample that is not mixed.
   void FillLabels(int32_t label, std::span<void* const> rows) const;
 
   const Dataset& dataset_;

@@ -25,10 +25,10 @@ double LogGamma(double shape, RandomStream* random) {
   }
 }
 
-// λ ~ Beta(α, α): a share of two gammas.
+// λ ~ Beta(α, α): a share of two gammas, in whole kMixUnits.
 float Beta(float alpha, RandomStream* random) {
   const double first = LogGamma(alpha, random), second = LogGamma(alpha, random);
-  return static_cast<float>(1 / (1 + std::exp(second - first)));
+  return static_cast<float>(std::round(kMixUnit / (1 + std::exp(second - first)))) / kMixUnit;
 }
 
 int Between(int low, int high, RandomStream* random) {  // low ≤ result < high, or low
@@ -147,6 +147,18 @@ void MixImages(std::span<const Mix> mixes, int height, int width, int channels, 
 }
 void MixImages(std::span<const Mix> mixes, int height, int width, int channels, float* images) {
   MixAll(mixes, height, width, channels, images);
+}
+
+void WritePartnerShares(const Mix& mix, int height, int width, int channels, int32_t* rows, uint8_t* columns) {
+  if (!mix.cut) {
+    std::fill_n(rows, height, static_cast<int32_t>(std::lround((1 - mix.share) * kMixUnit)));
+    std::fill_n(columns, width * channels, 1);
+    return;
+  }
+  std::fill_n(rows, height, 0);
+  std::fill_n(columns, width * channels, 0);
+  std::fill(rows + mix.top, rows + mix.bottom, kMixUnit);
+  std::fill(columns + mix.left * channels, columns + mix.right * channels, 1);
 }
 
 }  // namespace switchyard

@@ -6,6 +6,9 @@
 // λ·onehot(t) + (1−λ)·onehot(t′). A loss that is linear in its targets, as cross entropy is, also with label
 // smoothing, is λ·loss(t) + (1−λ)·loss(t′) then. What is drawn is a function of (seed, epoch, batch), and, where each
 // sample or pair has draws of its own, of its position in the global batch: never of the number of ranks.
+//
+// A λ that is drawn is a whole number of 65536ths: its products with bytes, and sums of them, are then exact in f32,
+// so that bytes mixed by the loader and on any device, however its compiler joins products and sums, are the same.
 // Thread-safe: pure functions.
 #pragma once
 
@@ -32,6 +35,7 @@ struct MixingOptions {
   // Where given, the sides of CutMix's rectangle are shares of the image's, drawn uniformly between these, and it lies
   // wholly inside; else its area is 1 − λ and it may be cut off by an edge.
   std::optional<std::pair<float, float>> cutmix_minmax;
+  bool on_device = false;  // the graph mixes (core/train/image_input.h), and the loader says by how much
   uint64_t seed = 42;
 
   bool enabled() const { return mixup > 0 || cutmix > 0; }
@@ -57,5 +61,10 @@ std::vector<Mix> DrawMixes(const MixingOptions& options, int64_t epoch, int64_t 
 // images: (B, height, width, channels), mixed in place: bytes are rounded to nearest. mixes: of each sample.
 void MixImages(std::span<const Mix> mixes, int height, int width, int channels, uint8_t* images);
 void MixImages(std::span<const Mix> mixes, int height, int width, int channels, float* images);
+
+// The same for who mixes elsewhere: of an element in row y and place x of its row the partner's share is
+// rows[y]·columns[x] / kMixUnit. rows: (height), 0 … kMixUnit; columns: (width · channels), 0 or 1.
+inline constexpr int32_t kMixUnit = 65536;
+void WritePartnerShares(const Mix& mix, int height, int width, int channels, int32_t* rows, uint8_t* columns);
 
 }  // namespace switchyard

@@ -30,6 +30,7 @@ StatusOr<MixingOptions> MixingOf(const TrainConfig& c) {
   o.cutmix = c.cutmix;
   o.probability = c.mixup_prob;
   o.switch_probability = c.mixup_switch_prob;
+  o.on_device = c.mix_on == "device";
   o.seed = c.seed;
   SY_ASSIGN_OR_RETURN(o.mode, ParseMixingMode(c.mixup_mode));
   if (!c.cutmix_minmax.empty()) {
@@ -76,9 +77,11 @@ Workload ClassificationWorkload(const std::string& name, const ModelFunction& mo
   Workload workload;
   workload.name = name;
   workload.loss = [=](nn::Context& context) {
-    const Value logits = model(context, AddImages(context, o));
+    const bool mixed = o.mixing.enabled();
+    const Value images = mixed && o.mixing.on_device ? AddMixedImages(context, o) : AddImages(context, o);
+    const Value logits = model(context, images);
     const Value loss = ops::CrossEntropy(logits, AddLabels(context, o), o.label_smoothing);
-    return ops::Mean(o.mixed ? Mixed(context, o, logits, loss) : loss);
+    return ops::Mean(mixed ? Mixed(context, o, logits, loss) : loss);
   };
   workload.evaluate = [=](nn::Context& context) {
     Graph& graph = context.graph;
@@ -93,6 +96,11 @@ Workload ClassificationWorkload(const std::string& name, const ModelFunction& mo
 StatusOr<std::unique_ptr<Task>> MakeClassification(const TrainConfig& config, const TrainableModel& model,
                                                    const CanPrepare& can_prepare) {
   SY_ASSIGN_OR_RETURN(const ClassificationOptions bytes, Classification::OptionsOf(config, model, DType::kU8));
+  if (bytes.mixing.enabled() && bytes.mixing.on_device && !MixesBytes(bytes, can_prepare))
+    return InvalidArgument(
+        "--mix_on=device: device {} has no kernels that mix images as they are stored, in bytes; leave it out, and the "
+        "loader mixes them",
+        config.device);
   return Classification::Create(config, model, TakesBytes(bytes, can_prepare) ? DType::kU8 : DType::kF32);
 }
 
@@ -113,20 +121,18 @@ StatusOr<ClassificationOptions> Classification::OptionsOf(const TrainConfig& con
   o.mean = evaluation.mean;
   o.std = evaluation.std;
   o.label_smoothing = config.label_smoothing;
-  SY_ASSIGN_OR_RETURN(const MixingOptions mixing, MixingOf(config));
-  o.mixed = mixing.enabled();
+  SY_ASSIGN_OR_RETURN(o.mixing, MixingOf(config));
   return o;
 }
 
 StatusOr<std::unique_ptr<SampleSource>> Classification::Samples(const Dataset& dataset, bool train) const {
   SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, dataset.crop_ratio()));
   SY_ASSIGN_OR_RETURN(const Transform transform, TransformOf(config_, evaluation, dataset, train));
-  SY_ASSIGN_OR_RETURN(const MixingOptions mixing, MixingOf(config_));
-  return std::make_unique<LabelledImages>(dataset, transform, options_.dtype, mixing);
+  return std::make_unique<LabelledImages>(dataset, transform, options_.dtype, options_.mixing);
 }
 
 std::vector<SampleTensor> Classification::tensors() const {
-  return LabelledImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels, options_.mixed);
+  return LabelledImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels, options_.mixing);
 }
 
 std::vector<Metric> Classification::metrics() const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/data/mixing.h"
 #include "core/train/image_input.h"
 #include "core/train/trainable_model.h"
 
@@ -12,13 +13,14 @@ namespace switchyard {
 
 struct ClassificationOptions : ImageInput {
   float label_smoothing = 0;
-  bool mixed = false;  // training images are mixed with others (core/data/mixing.h)
+  MixingOptions mixing;  // of training images
 };
 
 // Inputs: "images" (B, H, W, C), "labels" i32 (B); in training, where images are mixed, "partner_labels" i32 (B) and
-// "own_share" f32 (B); and where the model draws random numbers "sample_ids" i32 (B) and
-// "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B) per sample, 0 where the label is negative, "eval_rank" i32
-// (B): how many classes score above the true one, and "eval_logits" f32 (B, classes).
+// "own_share" f32 (B), and where the device does that, what AddMixedImages adds; and where the model draws random
+// numbers "sample_ids" i32 (B) and "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B) per sample, 0 where the
+// label is negative, "eval_rank" i32 (B): how many classes score above the true one, and "eval_logits" f32 (B,
+// classes).
 Workload ClassificationWorkload(const std::string& name, const ModelFunction& model,
                                 const ClassificationOptions& options);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/data/mixing.h"
 #include "core/graph/op.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
@@ -48,14 +49,68 @@ Value Normalized(const Value& pixels, const ImageInput& input) {
   return ops::Pointwise(inputs, program, {DType::kF32})[0];
 }
 
+// Rows of images (B, H, W·C) with their partners': (own·(unit − share) + other·share) / unit, to the nearest byte. Each
+// result but the last is a whole number below 2²⁴, which f32 holds exactly.
+Value MixedBytes(const Value& own, const Value& other, const Value& rows, const Value& columns) {
+  enum { kOwn, kOther, kRows, kColumns, kUnit, kHalf, kShare, kStep, kMoved, kWhole, kSum, kRounded, kQuotient, kByte };
+  constexpr float kOne = kMixUnit;
+  const sy_instruction instructions[] = {{SY_PW_CONSTANT, 0, 0, 0, kOne},    {SY_PW_CONSTANT, 0, 0, 0, kOne / 2},
+                                         {SY_PW_MUL, kRows, kColumns, 0, 0}, {SY_PW_SUB, kOther, kOwn, 0, 0},
+                                         {SY_PW_MUL, kStep, kShare, 0, 0},   {SY_PW_MUL, kOwn, kUnit, 0, 0},
+                                         {SY_PW_ADD, kMoved, kWhole, 0, 0},  {SY_PW_ADD, kSum, kHalf, 0, 0},
+                                         {SY_PW_DIV, kRounded, kUnit, 0, 0}, {SY_PW_FLOOR, kQuotient, 0, 0, 0}};
+  sy_pointwise_attributes program{};
+  program.instruction_count = std::size(instructions);
+  std::copy(std::begin(instructions), std::end(instructions), program.instructions);
+  program.output_count = 1;
+  program.outputs[0] = kByte;
+  return ops::Pointwise({own, other, rows, columns}, program, {DType::kU8})[0];
+}
+
+Value AddPixels(nn::Context& context, const ImageInput& input) {
+  const Graph::Scope root(context.graph);
+  return context.graph.Input("images", {input.dtype, {input.batch, input.height, input.width, input.channels}},
+                             {Role::kBatch, {}, false});
+}
+
+// Whether there are kernels for all that `add` makes of bytes.
+bool Runs(const ImageInput& input, const CanPrepare& can_prepare, Value (*add)(nn::Context&, const ImageInput&)) {
+  Graph graph;
+  nn::Context context(graph);
+  ImageInput bytes = input;
+  bytes.dtype = DType::kU8;
+  add(context, bytes);
+  return std::all_of(graph.nodes().begin(), graph.nodes().end(),
+                     [&](const Node& node) { return IsStructural(node.op) || can_prepare(graph, node); });
+}
+
 }  // namespace
 
 Value AddImages(nn::Context& context, const ImageInput& input) {
-  const TensorType type = {input.dtype, {input.batch, input.height, input.width, input.channels}};
+  const Value images = AddPixels(context, input);
   const Graph::Scope root(context.graph);
-  const Value images = context.graph.Input("images", type, {Role::kBatch, {}, false});
   const Graph::Scope scope(context.graph, "normalize");  // names of other nodes stay as they are with floats
   return input.dtype == DType::kF32 ? images : Normalized(images, input);
+}
+
+Value AddMixedImages(nn::Context& context, const ImageInput& input) {
+  Graph& graph = context.graph;
+  const Value images = AddPixels(context, input);
+  const Graph::Scope root(graph);
+  const InputInfo batch = {Role::kBatch, {}, false};
+  const int64_t b = input.batch, h = input.height, row = input.width * input.channels;
+  const Value partners = graph.Input("partners", {DType::kI32, {b}}, batch);
+  const Value rows = graph.Input("partner_rows", {DType::kI32, {b, h}}, batch);
+  const Value columns = graph.Input("partner_columns", {DType::kU8, {b, row}}, batch);
+  Value mixed;
+  {
+    const Graph::Scope scope(graph, "mix");
+    mixed = MixedBytes(ops::Reshape(images, {b, h, row}), ops::Reshape(ops::Gather(images, partners), {b, h, row}),
+                       ops::Reshape(rows, {b, h, 1}), ops::Reshape(columns, {b, 1, row}));
+    mixed = ops::Reshape(mixed, images.shape());
+  }
+  const Graph::Scope scope(graph, "normalize");
+  return Normalized(mixed, input);
 }
 
 Raster PictureOf(const ImageInput& input, const void* row) {
@@ -77,14 +132,9 @@ Raster PictureOf(const ImageInput& input, const void* row) {
   return picture;
 }
 
-bool TakesBytes(const ImageInput& input, const CanPrepare& can_prepare) {
-  Graph graph;
-  nn::Context context(graph);
-  ImageInput bytes = input;
-  bytes.dtype = DType::kU8;
-  AddImages(context, bytes);
-  return std::all_of(graph.nodes().begin(), graph.nodes().end(),
-                     [&](const Node& node) { return IsStructural(node.op) || can_prepare(graph, node); });
+bool TakesBytes(const ImageInput& input, const CanPrepare& can_prepare) { return Runs(input, can_prepare, AddImages); }
+bool MixesBytes(const ImageInput& input, const CanPrepare& can_prepare) {
+  return Runs(input, can_prepare, AddMixedImages);
 }
 
 }  // namespace switchyard

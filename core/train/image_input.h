@@ -19,10 +19,16 @@ struct ImageInput {
 // Adds the batch input "images" (B, H, W, C) and gives it as f32: (pixel / 255 − mean) / std where it travels as bytes.
 Value AddImages(nn::Context& context, const ImageInput& input);
 
+// The same of a training batch that the device mixes (core/data/mixing.h), with the bits of one whose bytes the loader
+// has mixed. Adds the batch inputs "images" u8, "partners" i32 (B), "partner_rows" i32 (B, H) and "partner_columns" u8
+// (B, W·C) of core/data/labelled_images.h.
+Value AddMixedImages(nn::Context& context, const ImageInput& input);
+
 // The picture that a row of "images" is.
 Raster PictureOf(const ImageInput& input, const void* row);
 
-// Whether a device has kernels for all that AddImages puts behind bytes.
+// Whether a device has kernels for all that AddImages, or AddMixedImages, puts behind bytes.
 bool TakesBytes(const ImageInput& input, const CanPrepare& can_prepare);
+bool MixesBytes(const ImageInput& input, const CanPrepare& can_prepare);
 
 }  // namespace switchyard

@@ -117,7 +117,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"offload_dir"}, offloads, "--offload=" + c.offload, "--offload=optimizer and --offload=all"},
       {{"offload_param_frac"}, c.offload == "all", "--offload=" + c.offload, "--offload=all"},
       {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
-      {{"mixup_prob", "mixup_mode"}, c.mixup > 0 || c.cutmix > 0, "--mixup=0 --cutmix=0", "mixup and cutmix"},
+      {{"mixup_prob", "mixup_mode", "mix_on"}, c.mixup > 0 || c.cutmix > 0, "--mixup=0 --cutmix=0", "mixup and cutmix"},
       {{"mixup_switch_prob"}, c.mixup > 0 && c.cutmix > 0, "one of mixup and cutmix alone", "both together"},
       {{"cutmix_minmax"}, c.cutmix > 0, "--cutmix=0", "cutmix"},
       {{"milestones"}, c.schedule == "multistep", schedule, "multistep"},

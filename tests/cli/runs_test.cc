@@ -300,6 +300,33 @@ TEST_F(Runs, MixedImagesAreTheSameInARunThatGoesOn) {
   EXPECT_NE(straight.begin()->second, none.begin()->second);
 }
 
+// Bit for bit, also on a device that computes beside the host, over ranks, micro-batches and stages.
+TEST_F(Runs, ImagesMixedOnTheDeviceGiveTheWeightsOfThoseMixedByTheLoader) {
+  int runs = 0;
+  const auto weights = [&](const std::string& flags, Start start) {
+    const std::string suffix = fmt::format("mixed{}", ++runs);
+    ExpectSuccess(
+        Run(fmt::format("train --dataset=shapes --image_size=12 --train_size=64 --validation_size=8 --steps=4 "
+                        "--batch_size=4 --accumulation=2 --threads=1 --output=run --mixup=0.8 --cutmix=1 "
+                        "--label_smoothing=0.1 --optimizer=sgd --suffix={} {}",
+                        suffix, flags),
+            start));
+    const std::string model = flags.find("mlp") != std::string::npos ? "mlp" : "vit_micro";
+    return Text(In(fmt::format("run/{}/shapes/{}/run/checkpoints/latest/model.safetensors", model, suffix)));
+  };
+  const std::string mlp = "--model=mlp --width=16 ", vit = "--model=vit_micro --patch=4 --width=8 --heads=2 --depth=2 ";
+  for (const auto& [flags, start] : {std::pair{mlp + "--device=cpu --mixup_mode=elem", Start::kAlone},
+                                     {mlp + "--device=null --amp=O2 --precision=bf16", Start::kAlone},
+                                     {mlp + "--device=null --mixup_mode=pair", Start::kLaunch},
+                                     {vit + "--device=cpu --pp=2", Start::kLaunch},
+                                     {vit + "--device=cpu --tp=2 --sp", Start::kLaunch}}) {
+    const std::string by_loader = weights(flags, start);
+    EXPECT_FALSE(by_loader.empty());
+    EXPECT_TRUE(weights(flags + " --mix_on=device", start) == by_loader) << flags;
+  }
+  ExpectSuccess(Run(SmallTraining("--suffix=c --mix_on=device")), {"--mix_on has no effect with --mixup=0 --cutmix=0"});
+}
+
 TEST_F(Runs, GoingBackGivesUpWhatCameLater) {
   ExpectSuccess(Run(Epochs("--batch_size=12")));
   ExpectSuccess(Run(fmt::format("train --epochs=2 --keep=2 --resume={}/checkpoints/step-00000009", run_)));

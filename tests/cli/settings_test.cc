@@ -377,6 +377,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"mixup_switch_prob", 0.5},
                                   {"mixup_mode", "batch"},
                                   {"cutmix_minmax", nlohmann::json::array()},
+                                  {"mix_on", "loader"},
                                   {"entropy_weight", 1.0},
                                   {"dice_weight", 1.0},
                                   {"normalization", "zscore"},

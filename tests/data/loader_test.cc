@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <stdexcept>
 
@@ -311,6 +312,40 @@ TEST(Loader, MixesTrainingBatchesOnceTheyAreWhole) {
       EXPECT_NEAR(std::remainder(first - a[1], 10), 0, 0.01);
     }
   }
+}
+
+TEST(Loader, LeavesMixingToTheDeviceWithPartnersAndShares) {
+  const NumberedDataset dataset(64);
+  const auto loader_of = [&](MixingOptions mixing, bool train) {
+    auto loader = Loader::Create(std::make_unique<LabelledImages>(dataset, OnePixel(), DType::kU8, mixing),
+                                 {.batch_size = 16, .train = train, .workers = 2});
+    EXPECT_TRUE((*loader)->Start(0, 0, 1).ok());
+    return std::move(*loader);
+  };
+  const MixingOptions mixing = {.mixup = 1, .cutmix = 1, .mode = MixingOptions::kElem};
+  MixingOptions on_device = mixing;
+  on_device.on_device = true;
+  const auto here = loader_of(mixing, true), there = loader_of(on_device, true), plain = loader_of({}, true);
+  Batch mixed, unmixed, own;
+  while (*here->Next(&mixed)) {
+    ASSERT_TRUE(*there->Next(&unmixed) && *plain->Next(&own));
+    ASSERT_EQ(unmixed.tensors.size(), 7u);
+    EXPECT_EQ(std::memcmp(unmixed.tensors[0], own.tensors[0], 16), 0) << "images as they are";
+    for (const size_t t : {1, 2, 3})
+      EXPECT_EQ(std::memcmp(unmixed.tensors[t], mixed.tensors[t], 64), 0) << "labels and shares, tensor " << t;
+    const auto* const pixels = static_cast<const uint8_t*>(own.tensors[0]);
+    for (int i = 0; i < 16; ++i) {
+      const int partner = static_cast<const int32_t*>(unmixed.tensors[4])[i];
+      EXPECT_EQ(partner, 15 - i);
+      const double share = static_cast<const int32_t*>(unmixed.tensors[5])[i] / double{kMixUnit} *
+                           static_cast<const uint8_t*>(unmixed.tensors[6])[i];
+      EXPECT_EQ(std::floor(pixels[i] * (1 - share) + pixels[partner] * share + 0.5),
+                static_cast<const uint8_t*>(mixed.tensors[0])[i]);
+    }
+  }
+  const auto evaluation = loader_of(on_device, false);
+  ASSERT_TRUE(*evaluation->Next(&unmixed));
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(static_cast<const int32_t*>(unmixed.tensors[5])[i], 0);
 }
 
 TEST(Loader, ADatasetThatIsAllBadEndsWithAnErrorHoweverManyAreTolerated) {
