@@ -48,8 +48,10 @@ uint8_t At(const Neighbours<4>& n, int c) {
   return static_cast<uint8_t>(std::clamp(Cubic(row(0), row(1), row(2), row(3), n.dy), 0.0, 255.0));
 }
 
-template <int kTaps>
-void WarpWith(const Image& in, const AffineMap& m, std::span<const uint8_t> fill, Image* out) {
+// Calls inside(pixel, x, y) for each pixel of the result that comes from a place in the image, and fills the others.
+template <typename F>
+void ForEachPlace(const Image& in, const AffineMap& m, std::span<const uint8_t> fill, Image* out, const F& inside) {
+  out->Reshape(in.height, in.width, in.channels);
   for (int y = 0; y < in.height; ++y) {
     uint8_t* pixel = out->Row(y);
     const double yc = y + 0.5;
@@ -58,12 +60,19 @@ void WarpWith(const Image& in, const AffineMap& m, std::span<const uint8_t> fill
       const double from_x = m[0] * xc + m[1] * yc + m[2], from_y = m[3] * xc + m[4] * yc + m[5];
       if (from_x < 0 || from_x >= in.width || from_y < 0 || from_y >= in.height) {
         std::copy(fill.begin(), fill.end(), pixel);
-        continue;
+      } else {
+        inside(pixel, from_x, from_y);
       }
-      const auto neighbours = Around<kTaps>(in, from_x - 0.5, from_y - 0.5);
-      for (int c = 0; c < in.channels; ++c) pixel[c] = At(neighbours, c);
     }
   }
+}
+
+template <int kTaps>
+void WarpWith(const Image& in, const AffineMap& m, std::span<const uint8_t> fill, Image* out) {
+  ForEachPlace(in, m, fill, out, [&](uint8_t* pixel, double x, double y) {
+    const auto neighbours = Around<kTaps>(in, x - 0.5, y - 0.5);
+    for (int c = 0; c < in.channels; ++c) pixel[c] = At(neighbours, c);
+  });
 }
 
 }  // namespace
@@ -80,8 +89,12 @@ AffineMap Rotation(double degrees, int height, int width) {
 
 void Warp(const Image& in, const AffineMap& map, Interpolation interpolation, std::span<const uint8_t> fill,
           Image* out) {
-  out->Reshape(in.height, in.width, in.channels);
   interpolation == Interpolation::kBicubic ? WarpWith<4>(in, map, fill, out) : WarpWith<2>(in, map, fill, out);
+}
+
+void WarpNearest(const Image& in, const AffineMap& map, uint8_t fill, Image* out) {
+  ForEachPlace(in, map, {&fill, 1}, out,
+               [&](uint8_t* pixel, double x, double y) { *pixel = in.Row(static_cast<int>(y))[static_cast<int>(x)]; });
 }
 
 }  // namespace switchyard

@@ -20,5 +20,7 @@ AffineMap Rotation(double degrees, int height, int width);
 // take it for their neighbours beyond. Not antialiased.
 void Warp(const Image& in, const AffineMap& map, Interpolation interpolation, std::span<const uint8_t> fill,
           Image* out);
+// The same for masks, whose numbers cannot be averaged: each is that of the pixel in which the place lies.
+void WarpNearest(const Image& in, const AffineMap& map, uint8_t fill, Image* out);
 
 }  // namespace switchyard

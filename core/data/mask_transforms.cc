@@ -49,13 +49,15 @@ StatusOr<MaskTransform> MaskTransform::Create(const MaskTransformOptions& o) {
   SY_RETURN_IF_ERROR(CheckNumber("flip_probability", o.flip_probability, 0, 1));
   for (const float jitter : {o.brightness, o.contrast, o.saturation})
     SY_RETURN_IF_ERROR(CheckNumber("colour jitter", jitter, 0, 10));
+  SY_RETURN_IF_ERROR(CheckNumber("erase_prob", o.erasing.probability, 0, 1));
+  SY_RETURN_IF_ERROR(CheckNumber("erase_count", static_cast<float>(o.erasing.max_count), 1, 1024));
   return MaskTransform(o);
 }
 
 MaskTransform::MaskTransform(const MaskTransformOptions& options) : options_(options) {
   for (size_t c = 0; c < static_cast<size_t>(options_.channels); ++c) {
-    const float mean = options_.mean[options_.mean.size() == 1 ? 0 : c];
-    const float std = options_.std[options_.std.size() == 1 ? 0 : c];
+    const float mean = mean_.emplace_back(options_.mean[options_.mean.size() == 1 ? 0 : c]);
+    const float std = std_.emplace_back(options_.std[options_.std.size() == 1 ? 0 : c]);
     padding_[c] = static_cast<uint8_t>(std::clamp(std::lround(255 * mean), 0L, 255L));
     auto& table = normalized_.emplace_back();
     for (int value = 0; value < 256; ++value) {
@@ -87,6 +89,11 @@ void MaskTransform::Prepare(int64_t epoch, int64_t index, Image* image, Image* m
   if (o.train) JitterColor({o.brightness, o.contrast, o.saturation, 0}, &random, &resized);
   CropPadded(resized, top, left, o.height, o.width, padding_, &cropped);
   CropPadded(resized_mask, top, left, o.height, o.width, {kIgnoredClass}, &cropped_mask);
+  if (o.train && o.rand_augment) {
+    switchyard::Apply(*o.rand_augment, {&o.interpolation, 1}, std::span(padding_).first(mean_.size()), &random,
+                      &cropped, &cropped_mask);
+  }
+  if (o.train && o.erasing.probability > 0) Erase(o.erasing, mean_, std_, &random, &cropped);
   for (int y = 0; y < o.height; ++y) {
     for (int i = 0; i < o.width; ++i) {
       const int x = mirrored ? o.width - 1 - i : i;

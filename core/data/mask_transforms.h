@@ -3,17 +3,22 @@
 //
 // Evaluation fits the image into the model's input, in its proportions, at the top left; the rest is padding: the mean
 // colour, and kIgnoredClass in the mask. Training takes the fitted image times a random scale and crops the input from
-// it at random, with the same padding where it is smaller: models see things in the sizes that evaluation shows.
+// it at random, with the same padding where it is smaller: models see things in the sizes that evaluation shows. What
+// RandAugment then moves, it moves in both, with that padding where nothing was; erasing leaves the mask as it is, as
+// torchvision's transforms v2 do: what is hidden has to be told from what is around it.
 // Thread-safe: a MaskTransform is immutable.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/base/status.h"
 #include "core/data/augmentation.h"
 #include "core/data/image.h"
+#include "core/data/rand_augment.h"
+#include "core/data/random_erasing.h"
 #include "core/data/resize.h"
 
 namespace switchyard {
@@ -28,6 +33,9 @@ struct MaskTransformOptions {
   float flip_probability = 0.5f;
   // Colour jitter in training: factors from [1 − b, 1 + b].
   float brightness = 0, contrast = 0, saturation = 0;
+  // In training, in this order behind the crop.
+  std::optional<RandAugment> rand_augment;
+  RandomErasing erasing;
   uint64_t seed = 42;
 };
 
@@ -52,6 +60,7 @@ class MaskTransform {
   template <typename Write>
   void Prepare(int64_t epoch, int64_t index, Image* image, Image* mask, int32_t* classes, const Write& write) const;
   MaskTransformOptions options_;
+  std::vector<float> mean_, std_;                   // per channel
   std::array<uint8_t, 3> padding_ = {};             // the mean colour
   std::vector<std::array<float, 256>> normalized_;  // per channel, the result for each byte
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "core/data/affine.h"
 #include "core/data/color.h"
+#include "core/data/dataset.h"
 
 namespace switchyard {
 namespace {
@@ -17,6 +18,9 @@ void WarpInPlace(const AffineMap& map, const AugmentStrength& s, Image* image) {
   thread_local Image warped;
   Warp(*image, map, s.interpolation, s.fill, &warped);
   std::swap(*image, warped);
+  if (s.mask == nullptr) return;
+  WarpNearest(*s.mask, map, kIgnoredClass, &warped);
+  std::swap(*s.mask, warped);
 }
 
 }  // namespace
@@ -102,11 +106,12 @@ void Apply(AugmentOp op, const AugmentStrength& s, Image* image) {
 }
 
 void Apply(const RandAugment& policy, std::span<const Interpolation> filters, std::span<const uint8_t> fill,
-           RandomStream* random, Image* image) {
+           RandomStream* random, Image* image, Image* mask) {
   for (int layer = 0; layer < policy.layers; ++layer) {
     const auto op = static_cast<AugmentOp>(random->Below(static_cast<uint32_t>(AugmentOpNames().size())));
     if (random->Uniform() >= policy.probability) continue;
-    AugmentStrength strength{.magnitude = policy.magnitude, .increasing = policy.increasing, .fill = fill};
+    AugmentStrength strength{
+        .magnitude = policy.magnitude, .increasing = policy.increasing, .fill = fill, .mask = mask};
     if (policy.magnitude_std > 100) {
       strength.magnitude *= random->Uniform();
     } else if (policy.magnitude_std > 0) {

@@ -44,18 +44,20 @@ enum class AugmentOp {
 };
 const std::vector<std::string>& AugmentOpNames();  // in that order
 
-// How strong, and what ops that move pixels need: a filter, and a colour for what comes from outside.
+// How strong, and what ops that move pixels need: a filter, a colour for what comes from outside, and the mask of the
+// image, if it has one.
 struct AugmentStrength {
   double magnitude = 0;
   bool negate = false;  // ops of two directions
   bool increasing = false;
   Interpolation interpolation = Interpolation::kBilinear;
   std::span<const uint8_t> fill;  // a value for each channel
+  Image* mask = nullptr;  // of the image's size: moved with it, by the nearest pixel, and kIgnoredClass from outside
 };
 void Apply(AugmentOp op, const AugmentStrength& strength, Image* image);
 
-// Draws the ops and applies them; each that moves pixels draws one of the filters.
+// Draws the ops and applies them; each that moves pixels draws one of the filters. mask: as above.
 void Apply(const RandAugment& policy, std::span<const Interpolation> filters, std::span<const uint8_t> fill,
-           RandomStream* random, Image* image);
+           RandomStream* random, Image* image, Image* mask = nullptr);
 
 }  // namespace switchyard

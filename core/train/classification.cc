@@ -59,14 +59,8 @@ StatusOr<Transform> TransformOf(const TrainConfig& c, const EvaluationTransform&
     SY_ASSIGN_OR_RETURN(const Interpolation filter, ParseInterpolation(*c.train_interpolation));
     o.filters = {filter};
   }
-  if (c.auto_augment) {
-    StatusOr<RandAugment> policy = ParseRandAugment(*c.auto_augment);
-    if (!policy.ok()) return Annotate(policy.status(), "--auto_augment");
-    o.rand_augment = *policy;
-  }
-  o.erasing.probability = c.erase_prob;
-  SY_ASSIGN_OR_RETURN(o.erasing.mode, ParseEraseMode(c.erase_mode));
-  o.erasing.max_count = c.erase_count;
+  SY_ASSIGN_OR_RETURN(o.rand_augment, RandAugmentOf(c));
+  SY_ASSIGN_OR_RETURN(o.erasing, ErasingOf(c));
   o.seed = c.seed;
   return Transform::Create(o);
 }

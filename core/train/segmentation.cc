@@ -144,7 +144,9 @@ StatusOr<std::unique_ptr<SampleSource>> Segmentation::Samples(const Dataset& dat
   if (config_.augmentation) {
     SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(*config_.augmentation));
   }
-  o.brightness = o.contrast = o.saturation = config_.color_jitter;
+  if (!config_.auto_augment) o.brightness = o.contrast = o.saturation = config_.color_jitter;
+  SY_ASSIGN_OR_RETURN(o.rand_augment, RandAugmentOf(config_));
+  SY_ASSIGN_OR_RETURN(o.erasing, ErasingOf(config_));
   o.seed = config_.seed;
   SY_ASSIGN_OR_RETURN(const MaskTransform transform, MaskTransform::Create(o));
   return std::make_unique<MaskedImages>(dataset, transform, options_.dtype);

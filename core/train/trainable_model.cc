@@ -24,14 +24,23 @@ Shape InputShapeOf(const TrainableModel& model) {
 }
 
 Status CheckForMasks(const TrainConfig& c) {
-  const std::pair<const char*, bool> of_labelled[] = {{"mixup", c.mixup > 0},
-                                                      {"cutmix", c.cutmix > 0},
-                                                      {"auto_augment", c.auto_augment.has_value()},
-                                                      {"erase_prob", c.erase_prob > 0}};
-  for (const auto& [name, given] : of_labelled) {
+  for (const auto& [name, given] : {std::pair("mixup", c.mixup > 0), std::pair("cutmix", c.cutmix > 0)}) {
     if (given) return InvalidArgument("--{} is for labelled images: masks cannot follow it; leave it out", name);
   }
   return OkStatus();
+}
+
+StatusOr<std::optional<RandAugment>> RandAugmentOf(const TrainConfig& c) {
+  if (!c.auto_augment) return std::optional<RandAugment>();
+  StatusOr<RandAugment> policy = ParseRandAugment(*c.auto_augment);
+  if (!policy.ok()) return Annotate(policy.status(), "--auto_augment");
+  return std::optional<RandAugment>(*policy);
+}
+
+StatusOr<RandomErasing> ErasingOf(const TrainConfig& c) {
+  RandomErasing erasing{.probability = c.erase_prob, .max_count = c.erase_count};
+  SY_ASSIGN_OR_RETURN(erasing.mode, ParseEraseMode(c.erase_mode));
+  return erasing;
 }
 
 Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder) {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "core/data/evaluation_transform.h"
+#include "core/data/rand_augment.h"
+#include "core/data/random_erasing.h"
 #include "core/graph/host_tensor.h"
 #include "core/graph/passes/rewrite.h"
 #include "core/nn/context.h"
@@ -55,6 +57,10 @@ Shape InputShapeOf(const TrainableModel& model);
 
 // For tasks of masks: InvalidArgument where the settings ask for what only labelled images can be put through.
 Status CheckForMasks(const TrainConfig& config);
+
+// What --auto_augment and --erase_… say; InvalidArgument names the flag.
+StatusOr<std::optional<RandAugment>> RandAugmentOf(const TrainConfig& config);
+StatusOr<RandomErasing> ErasingOf(const TrainConfig& config);
 
 // Whether the classes of a checkpoint's record are those of the data; InvalidArgument says what differs.
 Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder);

@@ -68,6 +68,10 @@ StatusOr<std::unique_ptr<Task>> VolumeSegmentation::Create(const TrainConfig& c,
                            ToString(model.input_shape));
   }
   SY_RETURN_IF_ERROR(CheckForMasks(c));
+  for (const auto& [name, given] :
+       {std::pair("auto_augment", c.auto_augment.has_value()), std::pair("erase_prob", c.erase_prob > 0)}) {
+    if (given) return InvalidArgument("--{} is for images: volumes cannot be put through it; leave it out", name);
+  }
   VolumeSegmentationOptions o;
   o.batch = c.batch_size;
   o.classes = model.classes;

@@ -1,6 +1,7 @@
 // A segmentation model as a user trains, resumes, evaluates and asks it: DeepLabV3+ on a few small pictures.
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "core/data/mask_picture.h"
 #include "nlohmann/json.hpp"
@@ -168,6 +169,17 @@ TEST_F(SegmentationRuns, GoesOnBitForBit) {
   EXPECT_EQ(whole, Bytewise(RunOf("parts") + "/checkpoints/latest/model.safetensors"));
 }
 
+TEST_F(SegmentationRuns, RandAugmentAndErasingReachThePixels) {
+  std::set<std::string> weights;
+  for (const std::string more :
+       {"", "--auto_augment=rand-m9-n4-p1", "--erase_prob=1", "--erase_prob=1 --erase_count=9"}) {
+    const std::string suffix = fmt::format("varied{}", weights.size());
+    ExpectSuccess(Run(Training(fmt::format("--suffix={} --steps=1 --eval_every=0 {}", suffix, more))));
+    weights.insert(Bytewise(RunOf(suffix) + "/checkpoints/latest/model.safetensors"));
+  }
+  EXPECT_EQ(weights.size(), 4u);
+}
+
 TEST_F(SegmentationRuns, SaysWhatDoesNotFit) {
   const auto refused = [&](const std::string& more, const std::vector<std::string>& words) {
     SCOPED_TRACE(more);
@@ -178,8 +190,7 @@ TEST_F(SegmentationRuns, SaysWhatDoesNotFit) {
   refused("--augmentation=crop_flip", {"--augmentation=crop_flip", "none or scale_crop"});
   refused("--input_size=24", {"input_size", "24"});
   refused("--mixup=0.5", {"--mixup is for labelled images"});
-  refused("--auto_augment=rand-m9", {"--auto_augment is for labelled images"});
-  refused("--erase_prob=0.2", {"--erase_prob is for labelled images"});
+  refused("--auto_augment=rand-q9", {"--auto_augment", "rand-m9-mstd0.5-inc1", "q9"});
   refused("--cutmix=1", {"--cutmix is for labelled images"});
   refused("--crop_ratio=0.5", {"--crop_ratio", "whole"});
   refused("--classes=300", {"--classes=300", "255"});

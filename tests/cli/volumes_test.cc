@@ -225,6 +225,8 @@ TEST_F(VolumeRuns, TellSeveralClassesApart) {
   ExpectRefused(Run(Training("--classes=2")), {"--classes=2", "has 3 classes"});
   ExpectRefused(Run(Training("--loss=dice_ce")), {"--loss=dice_ce", "--classes=1"});
   ExpectRefused(Run(Training("--augmentation=resized_crop")), {"crop_flip for volumes", "resized_crop"});
+  ExpectRefused(Run(Training("--auto_augment=rand-m9")), {"--auto_augment is for images"});
+  ExpectRefused(Run(Training("--erase_prob=0.5")), {"--erase_prob is for images"});
   ExpectRefused(Run("train --model=mlp --dataset=volume --data=data --device=cpu"),
                 {"mlp learns from labelled images", "volumes with masks"});
 }

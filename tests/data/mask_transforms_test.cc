@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "core/data/affine.h"
 #include "core/data/dataset.h"
 #include "core/data/masked_images.h"
 #include "gmock/gmock.h"
@@ -140,6 +141,75 @@ TEST(MaskTransform, ColourChangesTheImageAlone) {
   EXPECT_EQ(Apply(Make(o), Halves(20, 30), 0, 5), Apply(Make(o), Halves(20, 30), 7, 9)) << "none: no random geometry";
 }
 
+TEST(WarpNearest, TakesThePixelInWhichAPlaceLies) {
+  Image mask, moved;
+  mask.Reshape(2, 3, 1);
+  mask.bytes = {1, 2, 3, 4, 5, 6};
+  const auto warped = [&](const AffineMap& map) {
+    WarpNearest(mask, map, 255, &moved);
+    return moved.bytes;
+  };
+  EXPECT_THAT(warped({1, 0, 1, 0, 1, 0}), ElementsAre(2, 3, 255, 5, 6, 255));
+  EXPECT_THAT(warped({1, 0, -0.75, 0, 1, 0}), ElementsAre(255, 1, 2, 255, 4, 5)) << "0.5 comes from -0.25";
+  EXPECT_THAT(warped({1, 0, 0, 0, 1, 1.25}), ElementsAre(4, 5, 6, 255, 255, 255));
+  EXPECT_THAT(warped({1, 1, 0, 0, 1, 0}), ElementsAre(2, 3, 255, 6, 255, 255)) << "sheared: by 0.5, then by 1.5";
+  EXPECT_THAT(warped(Rotation(180, 2, 3)), ElementsAre(6, 5, 4, 3, 2, 1));
+  mask.Reshape(2, 2, 1);
+  mask.bytes = {1, 2, 3, 4};
+  EXPECT_THAT(warped(Rotation(90, 2, 2)), ElementsAre(2, 4, 1, 3)) << "counterclockwise";
+}
+
+// Where a mask says a class the image shows its grey, at least by the share that the nearest of four pixels has; and
+// where nothing was, there is the filling and no class. Ops that change colours leave the mask.
+TEST(RandAugment, MovesAMaskWithItsImage) {
+  const std::set<AugmentOp> moving = {AugmentOp::kRotate, AugmentOp::kShearX, AugmentOp::kShearY,
+                                      AugmentOp::kTranslateX, AugmentOp::kTranslateY};
+  const std::vector<uint8_t> fill = {102, 102, 102};
+  for (size_t number = 0; number < AugmentOpNames().size(); ++number) {
+    const auto op = static_cast<AugmentOp>(number);
+    const std::string& name = AugmentOpNames()[number];
+    for (const bool negate : {false, true}) {
+      Sample sample = Halves(21, 30);
+      const Image before = sample.mask;
+      switchyard::Apply(op, {.magnitude = 7, .negate = negate, .fill = fill, .mask = &sample.mask}, &sample.image);
+      EXPECT_EQ(sample.mask.bytes != before.bytes, moving.contains(op)) << name;
+      if (!moving.contains(op)) continue;
+      int outside = 0;
+      for (int y = 0; y < 21; ++y) {
+        for (int x = 0; x < 30; ++x) {
+          const int grey = sample.image.Row(y)[3 * x], id = sample.mask.Row(y)[x];
+          const bool own = id == 0 ? grey <= 40 + 120 : id == 1 ? grey >= 200 - 121 : true;
+          EXPECT_TRUE(own) << name << " at " << x << ", " << y << ": class " << id << ", grey " << grey;
+          outside += id == kIgnoredClass && grey == 102;
+        }
+      }
+      EXPECT_GT(outside, 8) << name;
+    }
+  }
+}
+
+TEST(MaskTransform, RandAugmentMovesImageAndMaskAndErasingTheImageAlone) {
+  MaskTransformOptions o = Training(21, 30);
+  o.augmentation = Augmentation::kNone;
+  const Result plain = Apply(Make(o), Halves(21, 30));
+  o.erasing = {.probability = 1, .max_count = 3};
+  int moved = 0, erased = 0;
+  for (int64_t index = 0; index < 40; ++index) {
+    o.rand_augment.reset();
+    const Result hidden = Apply(Make(o), Halves(21, 30), 1, index);
+    EXPECT_EQ(hidden.classes, plain.classes);
+    erased += hidden.pixels != plain.pixels;
+    o.rand_augment = RandAugment{.layers = 3, .probability = 1};
+    const Result varied = Apply(Make(o), Halves(21, 30), 1, index);
+    EXPECT_EQ(varied, Apply(Make(o), Halves(21, 30), 1, index));
+    moved += varied.classes != plain.classes;
+  }
+  EXPECT_EQ(erased, 40);
+  EXPECT_GT(moved, 15) << "a third of the ops move pixels";
+  o.train = false;
+  EXPECT_EQ(Apply(Make(o), Halves(21, 30), 1, 3), plain) << "evaluation varies nothing";
+}
+
 TEST(MaskTransform, FloatsAreTheNormalisedBytes) {
   MaskTransformOptions o = Training(8, 8);
   o.mean = {0.4f, 0.5f, 0.6f}, o.std = {0.2f, 0.25f, 0.3f};
@@ -166,6 +236,9 @@ TEST(MaskTransform, RefusesWhatMasksCannotTake) {
   o = Training(8, 8);
   o.mean = {0.1f, 0.2f};
   EXPECT_THAT(error(o), HasSubstr("found 2"));
+  o = Training(8, 8);
+  o.erasing.probability = 2;
+  EXPECT_THAT(error(o), HasSubstr("erase_prob"));
 }
 
 // A dataset of one sample.

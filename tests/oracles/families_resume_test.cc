@@ -27,7 +27,11 @@ TEST_P(FamilyResume, AnywhereEqualsTheUninterruptedRun) {
   }
   config.accumulation = 2;
   SaveEveryUpdate(&config);
-  if (std::string(family) == "deeplab") config.augmentation = "scale_crop";
+  if (std::string(family) == "deeplab") {
+    config.augmentation = "scale_crop";
+    config.auto_augment = "rand-m9-mstd0.5-inc1";
+    config.erase_prob = 0.25f;
+  }
   if (std::string(family) == "vit" || std::string(family) == "resnet") {
     config.auto_augment = "rand-m9-mstd0.5-inc1";
     config.erase_prob = 0.25f;
