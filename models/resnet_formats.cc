@@ -127,10 +127,9 @@ StatusOr<ForeignModel> ReadResNet(const Json& config) {
   if (labels.count > 0) o.classes = labels.count;
   const SettingValues all = OwnSettings(o);
   return ForeignModel{.name = fmt::format("resnet{}", o.depth),
-                      .image_size = o.image_size,
                       .channels = o.channels,
                       .classes = o.classes,
-                      .own = {{"depth", all.at("depth")}, {"width", all.at("width")}},
+                      .own = {{"depth", all.at("depth")}, {"width", all.at("width")}, {"stem", "imagenet"}},
                       .class_names = std::move(labels.names)};
 }
 

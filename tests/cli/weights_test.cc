@@ -125,6 +125,18 @@ TEST_F(Weights, ClassFoldersMayHaveNamesThatAreNotUtf8) {
   EXPECT_THAT(classes, testing::UnorderedElementsAre("caf\\xe9", "dog", "zebra"));
 }
 
+// Their config.json does not say for which size of images a residual network was made: it suits any.
+TEST_F(Weights, AnExportedResNetPredictsAsItsRun) {
+  ExpectSuccess(
+      Run("train --model=resnet18 --width=4 --stem=imagenet --image_size=40 --dataset=imagefolder --data=photos "
+          "--batch_size=10 --steps=3 --warmup=0 --device=cpu --threads=1 --output=run --tag=t --suffix=a"));
+  const std::string run = "run/resnet18/t/a/run";
+  ExpectSuccess(Run("export hub --checkpoint=" + run), {"ResNetForImageClassification.from_pretrained"});
+  const std::string predict = "predict photos/val --top=3 --checkpoint=";
+  EXPECT_EQ(RunJson(predict + "hub --image_size=40"), RunJson(predict + run));
+  ExpectRefused(Run(predict + "hub"), {"makes images of 40 pixels, but the model takes 224"});
+}
+
 TEST_F(Weights, AForgedConfigIsRefusedWhateverItHolds) {
   Train();
   ExpectSuccess(Run("export hub --checkpoint=" + run_));

@@ -1,9 +1,12 @@
-// Convolutional networks against what torchvision computed for the same weights and batch: logits of training with the
-// batch's statistics and of evaluation with the running ones, loss, the gradient of every parameter, and the running
-// statistics after the step (tests/fixtures/README.md).
+// Convolutional networks against what torchvision and transformers computed for the same weights and batch: logits of
+// training with the batch's statistics and of evaluation with the running ones, loss, the gradient of every parameter,
+// and the running statistics after the step (tests/fixtures/README.md).
+#include <fstream>
+
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/reduction.h"
+#include "models/foreign_format.h"
 #include "tests/graph/fixtures.h"
 #include "tests/graph/steps.h"
 #include "tests/parity/step_run.h"
@@ -34,6 +37,8 @@ struct Recorded {
   const char* file;
   const char* images;  // the name from which they are drawn
   ModelOptions model;
+  const char* format = "torchvision";  // of the names
+  float factor = 0.035f;               // of the weights
 };
 
 class ConvolutionalNetwork : public ::testing::TestWithParam<std::tuple<const char*, Recorded>> {
@@ -61,7 +66,7 @@ class ConvolutionalNetwork : public ::testing::TestWithParam<std::tuple<const ch
   HostTensors recorded_;
 };
 
-TEST_P(ConvolutionalNetwork, EqualsTorchvisionInTrainingAndEvaluation) {
+TEST_P(ConvolutionalNetwork, EqualsTheRecordedOneInTrainingAndEvaluation) {
   const auto& [plugin, recorded] = GetParam();
   const auto test = OpenOrNull(plugin, 2);
   if (test == nullptr) GTEST_SKIP() << "the " << plugin << " plugin is not in this build";
@@ -69,7 +74,7 @@ TEST_P(ConvolutionalNetwork, EqualsTorchvisionInTrainingAndEvaluation) {
   const ResolvedModel model = Resolved(recorded.model);
   const auto run = StepRun::Make(*test, WorkloadOf(model));
   ASSERT_NE(run, nullptr);
-  run->SetParameters(FormulaWeights(model, "torchvision"));
+  run->SetParameters(FormulaWeights(model, recorded.format, recorded.factor));
 
   const std::vector<float> images = Symmetric(recorded.images, kBatch * model.image_size * model.image_size * 3);
   ExpectRecorded("eval_logits", run->Logits(images));
@@ -80,14 +85,15 @@ TEST_P(ConvolutionalNetwork, EqualsTorchvisionInTrainingAndEvaluation) {
   ExpectRecorded("logits", run->Get("output/logits"));
 
   size_t compared = 0;
-  const auto gradients = ExportWeights(model, run->GradientsOfFirstStep(), "torchvision");
+  const auto gradients = ExportWeights(model, run->GradientsOfFirstStep(), recorded.format);
   ASSERT_TRUE(gradients.ok()) << Message(gradients.status());
   for (const auto& [name, tensor] : *gradients) {
     ExpectRecorded("grad/" + name, tensor.values);
     ++compared;
   }
-  const HostTensors weights = run->Parameters();
-  for (const auto& [name, tensor] : weights) {
+  const auto weights = ExportWeights(model, run->Parameters(), recorded.format);
+  ASSERT_TRUE(weights.ok()) << Message(weights.status());
+  for (const auto& [name, tensor] : *weights) {
     if (!name.ends_with("running_mean") && !name.ends_with("running_var")) continue;
     ExpectRecorded("state/" + name, tensor.values);
     ++compared;
@@ -98,12 +104,53 @@ TEST_P(ConvolutionalNetwork, EqualsTorchvisionInTrainingAndEvaluation) {
   EXPECT_EQ(compared, expected);
 }
 
+ModelOptions ResNet(const char* name, int width = 64) {
+  return {.name = name, .image_size = 64, .classes = 10, .own = {{"stem", "imagenet"}, {"width", width}}};
+}
+
+// The file of weights and the config.json that transformers wrote: from them the network that gives the logits of
+// transformers, and back to every name, shape, value and field.
+TEST(HuggingFaceResNet, IsReadFromAndWrittenToTheFilesOfTransformers) {
+  const auto configs = nlohmann::json::parse(std::ifstream(SWITCHYARD_FIXTURES "/resnet_hf.json"))["config"];
+  for (const auto& [name, config] : configs.items()) {
+    const auto read = ReadForeignConfig(config);
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    const ResolvedModel model =
+        Resolved({.name = read->name, .image_size = 64, .classes = read->classes, .own = read->own});
+    EXPECT_EQ(ParameterTypes(model), ParameterTypes(Resolved(ResNet(name.c_str(), 2))));
+    const auto written = (*FormatOf(*model.info->family, "huggingface"))
+                             ->write(model, {.image_size = 64, .channels = 3}, std::vector<std::string>());
+    ASSERT_TRUE(written.ok()) << Message(written.status());
+    for (const auto& [field, value] : written->config.items()) {
+      EXPECT_EQ(value, config.value(field == "torch_dtype" ? "dtype" : field, nlohmann::json())) << field;
+    }
+  }
+  const HostTensors theirs = ReadFixture("resnet18_hf.safetensors");
+  const ResolvedModel model = Resolved(ResNet("resnet18", 2));
+  const auto weights = ImportWeights(model, theirs, false);
+  ASSERT_TRUE(weights.ok()) << Message(weights.status());
+  const auto back = ExportWeights(model, *weights, "huggingface");
+  ASSERT_TRUE(back.ok()) << Message(back.status());
+  ASSERT_EQ(back->size(), theirs.size());
+  for (const auto& [name, tensor] : theirs) {
+    ASSERT_TRUE(back->contains(name)) << name;
+    EXPECT_EQ(back->at(name).shape, tensor.shape) << name;
+    EXPECT_EQ(back->at(name).values, tensor.values) << name;
+  }
+  const auto test = OpenOrNull("cpu", 2);
+  if (test == nullptr) GTEST_SKIP() << "the cpu plugin is not in this build";
+  const auto run = StepRun::Make(*test, WorkloadOf(model));
+  run->SetParameters(*weights);
+  const std::vector<float> logits = run->Logits(Symmetric("images_7", kBatch * 64 * 64 * 3));
+  const HostTensors recorded = ReadFixture("resnet18_hf_parity.safetensors");
+  EXPECT_LE(RelativeError("eval_logits", logits, recorded.at("eval_logits").values), kTolerance);
+}
+
 std::vector<Recorded> All() {
-  const auto resnet = [](const char* name) {
-    return ModelOptions{.name = name, .image_size = 64, .classes = 10, .own = {{"stem", "imagenet"}}};
-  };
-  return {{"resnet18_parity.safetensors", "images_22", resnet("resnet18")},
-          {"resnet50_parity.safetensors", "images_18", resnet("resnet50")},
+  return {{"resnet18_parity.safetensors", "images_22", ResNet("resnet18")},
+          {"resnet50_parity.safetensors", "images_18", ResNet("resnet50")},
+          {"resnet18_hf_parity.safetensors", "images_7", ResNet("resnet18", 2), "huggingface", 0.35f},
+          {"resnet50_hf_parity.safetensors", "images_16", ResNet("resnet50", 2), "huggingface", 0.35f},
           {"deeplab_parity.safetensors",
            "images_5",
            {.name = "deeplabv3plus_resnet50",
@@ -116,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Plugins, ConvolutionalNetwork,
                          ::testing::Combine(::testing::ValuesIn(TestDevices({"cpu", "reference"})), ::testing::ValuesIn(All())),
                          [](const auto& info) {
                            const std::string file = std::get<1>(info.param).file;
-                           return std::string(std::get<0>(info.param)) + "_" + file.substr(0, file.find('_'));
+                           return std::string(std::get<0>(info.param)) + "_" + file.substr(0, file.find("_parity"));
                          });
 
 }  // namespace

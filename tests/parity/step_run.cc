@@ -159,7 +159,7 @@ std::vector<float> Symmetric(const std::string& name, int64_t count) {
   return values;
 }
 
-HostTensors FormulaWeights(const ResolvedModel& model, const std::string& format) {
+HostTensors FormulaWeights(const ResolvedModel& model, const std::string& format, float factor) {
   HostTensors shapes;
   for (const auto& [name, type] : WeightTypes(model))
     shapes[name] = {type.shape, std::vector<float>(static_cast<size_t>(type.elements()))};
@@ -167,13 +167,14 @@ HostTensors FormulaWeights(const ResolvedModel& model, const std::string& format
   for (auto& [name, tensor] : weights) {
     tensor.values = Symmetric(name, Elements(tensor.shape));
     // Vectors called weight are those of norms.
-    const auto [base, factor] = tensor.shape.size() > 1          ? std::pair(0.0f, 0.035f)
+    const bool ends_bottleneck = name.ends_with("bn3.weight") || name.ends_with("layer.2.normalization.weight");
+    const auto [base, spread] = tensor.shape.size() > 1          ? std::pair(0.0f, factor)
                                 : name.ends_with("running_var")  ? std::pair(1.0f, 0.5f)
                                 : name.ends_with("running_mean") ? std::pair(0.0f, 0.1f)
-                                : name.ends_with("bn3.weight")   ? std::pair(0.2f, 0.1f)
+                                : ends_bottleneck                ? std::pair(0.2f, 0.1f)
                                 : name.ends_with("weight")       ? std::pair(1.0f, 0.1f)
                                                                  : std::pair(0.0f, 0.01f);
-    for (float& value : tensor.values) value = base + factor * value;
+    for (float& value : tensor.values) value = base + spread * value;
   }
   return *ImportWeights(model, std::move(weights), false);
 }

@@ -49,8 +49,8 @@ std::unique_ptr<TestDevice> OpenOrNull(const std::string& plugin, int threads = 
 // The numbers of tests/fixtures that are no floats.
 std::vector<int32_t> ReadLabels(const std::string& file, const std::string& name);
 
-// Weights by the formula of tests/fixtures/README.md, in our names and layout.
-HostTensors FormulaWeights(const ResolvedModel& model, const std::string& format = "timm");
+// Weights by the formula of tests/fixtures/README.md, in our names and layout. factor: of two and more dimensions.
+HostTensors FormulaWeights(const ResolvedModel& model, const std::string& format = "timm", float factor = 0.035f);
 // Element i is 2·UnitFloat(word i of Key(HashName(name))) − 1.
 std::vector<float> Symmetric(const std::string& name, int64_t count);
 

@@ -23,7 +23,7 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
   settings.Fill(read->of_weights, Origin::kCheckpoint, where);
   if (!settings.Has("model")) {
     fill("model", read->name);
-    fill("image_size", read->image_size);
+    if (read->image_size > 0) fill("image_size", read->image_size);
     fill("channels", read->channels);
     settings.Fill(read->own, Origin::kCheckpoint, where);
   }
