@@ -26,5 +26,22 @@ TEST(Classification, CountsTheLossAndTheSamplesWhoseClassIsAmongTheHighest) {
   EXPECT_EQ((*task)->metrics().size(), 3u);
 }
 
+TEST(Classification, MixesOnADeviceThatHasKernelsForItAlone) {
+  TrainableModel model;
+  model.image_size = 4;
+  model.classes = 7;
+  TrainConfig config;
+  config.device = "abacus";
+  config.batch_size = 2;
+  config.mix_on = "device";
+  const CanPrepare no_gather = [](const Graph&, const Node& node) { return node.op != "gather"; };
+  EXPECT_TRUE(MakeClassification(config, model, no_gather).ok()) << "nothing is mixed";
+  config.cutmix = 1;
+  EXPECT_EQ(MakeClassification(config, model, [](const Graph&, const Node&) { return true; }).value()->tensors().size(),
+            7u);
+  EXPECT_THAT(Message(MakeClassification(config, model, no_gather).status()),
+              testing::AllOf(testing::HasSubstr("--mix_on=device: device abacus"), testing::HasSubstr("the loader")));
+}
+
 }  // namespace
 }  // namespace switchyard
