@@ -1,4 +1,5 @@
-// The passes that make a Program, in their order, each in the file of its name (the short ones in passes.cc):
+// The passes that make a Program, in their order, each in the file of its name, but for the short ones (passes.cc),
+// loss_scale and scaler (loss_scaling.cc), stages (pipeline.cc) and state (model_state.cc):
 //
 //   autocast   products in a half type, or the whole model
 //   loss_scale what the loss is multiplied by; NamedGraph::loss_scale

@@ -1,5 +1,5 @@
-// A small model of each family and the levels of precision that a run may have, for oracles that must hold for all of
-// them; and runs on batches that the model's own task makes. Collective; not thread-safe.
+// A small model of each family but mlp and the levels of precision that a run may have, for oracles that must hold for
+// all of them; and runs on batches that the model's own task makes. Collective; not thread-safe.
 #pragma once
 
 #include <ostream>
