@@ -8,6 +8,7 @@
 namespace switchyard {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -31,6 +32,13 @@ TEST(Launcher, EndsWithTheFirstFailure) {
   EXPECT_EQ(result.code, 7) << result.output;
   EXPECT_THAT(result.output, HasSubstr("rank 1"));
   EXPECT_THAT(result.output, HasSubstr("failed with exit code 7"));
+}
+
+// Whichever the launcher hears of first, the code is that of the rank that failed.
+TEST(Launcher, EndsAsTheRankDidThatTheOthersBlame) {
+  const CommandResult result = RunCommand(RankCommand("launch", 2, "blamed", ""));
+  EXPECT_EQ(result.code, 128 + 9) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("rank 1 .pid [0-9]+ on host [^)]+. died"));
 }
 
 TEST(Launcher, KillsRanksThatDoNotEndAfterAFailure) {

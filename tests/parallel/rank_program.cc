@@ -15,6 +15,7 @@
 #include "core/base/environment.h"
 #include "core/runtime/collectives/communicator.h"
 #include "core/runtime/plugins/registry.h"
+#include "core/runtime/processes/launch_report.h"
 #include "core/runtime/processes/launcher.h"
 
 namespace switchyard {
@@ -107,6 +108,16 @@ Status Play(const std::string& scenario, const std::string& collective, int vict
   SY_ASSIGN_OR_RETURN(auto rendezvous,
                       Rendezvous::Connect(processes, 20000, {.heartbeat_ms = 200, .freeze_limit_ms = 1500}));
   if (scenario == "kill_before_join" && victim) Die(SIGKILL);
+  if (scenario == "blamed") {  // survivors have left long before the launcher hears of the death that they name
+    if (!victim) {
+      const auto at = static_cast<size_t>(victim_rank);
+      TellLauncher(
+          fmt::format("rank {} (pid {} on host {}) died", victim_rank, processes.pids[at], processes.host_names[at]));
+      std::_Exit(3);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    Die(SIGKILL);
+  }
   SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, collective));
   if (scenario == "kill_in_peers") return PlayOnDevices(plugin, processes, *rendezvous, victim);
   SY_ASSIGN_OR_RETURN(auto communicator, Communicator::Join(plugin, processes, *rendezvous, nullptr, "world", 20000));

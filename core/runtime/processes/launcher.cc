@@ -222,7 +222,8 @@ class Launcher {
     kill_at_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
   }
 
-  // Of all that have failed by now, the one that does not blame another is the culprit, whichever ended first.
+  // Of all that have failed by now, the one that does not blame another is the culprit, whichever ended first. Where
+  // all blame one whose end has not come here yet, it gives the exit code when it does.
   void Reap() {
     int status = 0;
     std::string culprit;
@@ -232,9 +233,10 @@ class Launcher {
       child.running = false;
       if (!Running()) ended_at_ = Clock::now();
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      const std::string own_name = fmt::format("rank {} (pid {}", child.rank, child.pid);
+      if (code != 0 && stopping_ && culprit_.rfind(own_name, 0) == 0 && Clock::now() < kill_at_) exit_code_ = code;
       if (code == 0 || stopping_ || is_own) continue;
-      const std::string reason = reports_.Of(child.pid),
-                        own_name = fmt::format("rank {} (pid {}", child.rank, child.pid);
+      const std::string reason = reports_.Of(child.pid);
       is_own = reason.empty() || reason.rfind(own_name, 0) == 0;
       if (!is_own && !culprit.empty()) continue;
       exit_code_ = code;
