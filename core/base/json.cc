@@ -71,3 +71,6 @@ Status CheckJson(std::string_view text, const JsonRules& rules) {
 }
 
 }  // namespace switchyard
+
+template class nlohmann::basic_json<>;
+template class nlohmann::basic_json<nlohmann::ordered_map>;

@@ -86,3 +86,9 @@ Status ReadField(const Json& object, const char* key, T* result) {
 }
 
 }  // namespace switchyard
+
+// Compiled once, in json.cc, instead of in each source that reads or writes JSON.
+namespace nlohmann {
+extern template class basic_json<>;
+extern template class basic_json<ordered_map>;
+}  // namespace nlohmann

@@ -36,6 +36,8 @@ function(switchyard_runs_once)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endforeach()
 endfunction()
+# g++ collects its garbage only where a source takes more than 1 GB: a tenth of the time that it takes, for a sixth more memory.
+add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=1000000>")
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(SWITCHYARD_PLUGIN_DIR ${CMAKE_BINARY_DIR}/lib/switchyard/plugins)
 
@@ -87,7 +89,7 @@ add_library(switchyard_precompiled_core OBJECT ${CMAKE_BINARY_DIR}/precompiled_c
 target_link_libraries(switchyard_precompiled_core PRIVATE
   switchyard_options absl::status absl::statusor fmt::fmt nlohmann_json::nlohmann_json)
 target_precompile_headers(switchyard_precompiled_core PRIVATE
-  <absl/status/statusor.h> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp> <algorithm> <array> <atomic> <chrono> <cmath>
+  ${CMAKE_SOURCE_DIR}/core/base/json.h <absl/status/statusor.h> <fmt/format.h> <fmt/ranges.h> <algorithm> <array> <atomic> <chrono> <cmath>
   <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <utility> <vector>)
 
 function(switchyard_library name)
