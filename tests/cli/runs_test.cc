@@ -290,6 +290,7 @@ TEST_F(Runs, MixedImagesAreTheSameInARunThatGoesOn) {
   // Sums are divided over threads, whose number belongs to the machine, not to the run.
   ExpectSuccess(Run(fmt::format("train --threads=1 --resume={}/checkpoints/step-00000009", run_)));
   EXPECT_EQ(Logged(run_, "loss"), straight);
+  ExpectSuccess(Run(fmt::format("eval --batch_size=3 --checkpoint={}", run_)));  // which mixes nothing: any batch will do
   // Mixed with a share of 1 they are the images themselves.
   ExpectSuccess(Run(Epochs("--suffix=none --batch_size=12 --log_every=1")));
   ExpectSuccess(Run(Epochs("--suffix=never --mixup=0.8 --mixup_prob=0 --batch_size=12 --log_every=1")));

@@ -52,6 +52,7 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(weights, settings));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, nullptr, world));
   setup.config.offload = "none";  // nothing is updated, so that nothing need run on the host
+  setup.config.mixup = setup.config.cutmix = 0;  // which would want an even batch
   SY_RETURN_IF_ERROR(CheckEnoughWeights(weights, setup.resolved));
   if (transform) setup.model.evaluation = transform;
   if (classes.size() > static_cast<size_t>(MostClasses(setup.resolved))) {
