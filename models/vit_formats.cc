@@ -42,9 +42,8 @@ ForeignModel Found(const VisionTransformerConfig& sizes, std::vector<std::string
 }
 
 StatusOr<ForeignModel> ReadHuggingFace(const Json& config) {
-  if (At(config, "model_type") != "vit")
-    return Unexpected("model_type", "vit, resnet or swin, the models of transformers that are read",
-                      At(config, "model_type"));
+  if (At(config, "model_type") != "vit")  // but vit_mae, vit_msn, …
+    return Unexpected("model_type", "vit, the only one of its kinds that is read", At(config, "model_type"));
   const Json& act = At(config, "hidden_act");
   if (!act.is_null() && act != "gelu") return Unexpected("hidden_act", "gelu, which the model here has", act);
   SY_ASSIGN_OR_RETURN(const bool bias, Flag(config, "qkv_bias", true));
