@@ -5,7 +5,9 @@
 // the order of blocks and threads that n draws, with the same bits. With CUDA_OPS_MEASURE=1 kernels are measured, and
 // cuDNN's double has to be there and faster than the other way: each product that it has is then its own.
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -42,7 +44,6 @@ class CudaOps : public testing::Test {
     const auto plugin = folder / "doubles/cuda_emulation" / (seed ? "races" : "plugins") / "switchyard_backend_cuda.so";
     measured_ = std::getenv("CUDA_OPS_MEASURE") != nullptr;
     if (measured_) setenv("XDG_CACHE_HOME", Cache().c_str(), 1);
-    if (measured_) std::filesystem::remove_all(Cache());
     device_ = Open(plugin);
     if (seed != nullptr) {
       seed_ = std::strtoull(seed, nullptr, 10);
@@ -55,6 +56,7 @@ class CudaOps : public testing::Test {
   static void TearDownTestSuite() {
     device_.reset();
     reference_.reset();
+    std::filesystem::remove_all(Cache());
   }
   static std::shared_ptr<Device> Open(const std::filesystem::path& path) {
     auto plugin = Plugin::Load(path.string());
@@ -66,8 +68,10 @@ class CudaOps : public testing::Test {
   }
 
   static bool Watched() { return shuffle_ != nullptr; }
-  // Where choices that were measured are kept; those of products with GELU: the plan, as words of gelu_matmul.cc.
-  static std::filesystem::path Cache() { return std::filesystem::path(testing::TempDir()) / "cuda_ops_cache"; }
+  // Where this process keeps choices that were measured; those of products with GELU: the plan, as words of gelu_matmul.cc.
+  static std::filesystem::path Cache() {
+    return std::filesystem::path(testing::TempDir()) / fmt::format("cuda_ops_cache.{}", getpid());
+  }
   static std::vector<std::string> MeasuredGelu() {
     std::vector<std::string> chosen;
     std::error_code none;
