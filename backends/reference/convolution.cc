@@ -16,12 +16,14 @@ template <typename F>
 void ForEachProduct(const ConvolutionAttributes& attr, const Dims& x, const Dims& w, const Dims& y, F f) {
   const Windows windows = MakeWindows(attr, x, w, y);
   const int64_t channels = x.back(), filters = y.back(), depth = w.back(), per_group = filters / attr.groups;
+  const int64_t taps = windows.Taps();
   for (int64_t n = 0; n < x[0]; ++n) {
     for (int64_t position = 0; position < windows.Outputs(); ++position) {
       windows.ForEachTap(position, [&](int64_t tap, int64_t pixel) {
-        for (int64_t filter = 0; filter < filters; ++filter) {
-          f((n * windows.Inputs() + pixel) * channels + filter / per_group * depth,
-            (filter * windows.Taps() + tap) * depth, (n * windows.Outputs() + position) * filters + filter, depth);
+        for (int64_t filter = 0; filter < filters;) {
+          const int64_t first = (n * windows.Inputs() + pixel) * channels + filter / per_group * depth;
+          for (const int64_t end = filter + per_group; filter < end; ++filter)
+            f(first, (filter * taps + tap) * depth, (n * windows.Outputs() + position) * filters + filter, depth);
         }
       });
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "backends/reference/window.h"
 
@@ -33,15 +34,18 @@ template <typename F>
 void ForEachTerm(const ResizeAttributes& attr, const Dims& x, const Dims& y, F f) {
   const auto rank = static_cast<size_t>(attr.spatial_rank);
   const Dims from = ContiguousStrides(x), to = ContiguousStrides(y);
+  std::array<std::vector<AxisSources>, 4> sources;  // of each axis, by position
+  for (size_t axis = 1; axis <= rank; ++axis)
+    for (int64_t o = 0; o < y[axis]; ++o) sources[axis].push_back(SourcesOf(attr, x[axis], y[axis], o));
   ForEach(y, to, to, [&](const Dims& index, int64_t out, int64_t) {
     for (size_t corner = 0; corner < size_t{1} << rank; ++corner) {
       int64_t in = index.front() * from.front() + index.back();
       double weight = 1;
       for (size_t axis = 1; axis <= rank; ++axis) {
-        const AxisSources sources = SourcesOf(attr, x[axis], y[axis], index[axis]);
+        const AxisSources& source = sources[axis][static_cast<size_t>(index[axis])];
         const size_t side = corner >> (axis - 1) & 1;
-        in += sources.at[side] * from[axis];
-        weight *= sources.weight[side];
+        in += source.at[side] * from[axis];
+        weight *= source.weight[side];
       }
       if (weight != 0) f(in, out, weight);
     }

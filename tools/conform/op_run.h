@@ -82,6 +82,7 @@ class BoundOp {
   Mode mode_;
   std::vector<int> shared_with_;  // per output: the input whose place it takes, or -1
   std::vector<std::shared_ptr<GuardedBuffer>> inputs_, outputs_;
+  std::vector<Bytes> written_inputs_;  // by the last Fill
   std::optional<GuardedBuffer> workspace_, persistent_, constants_;
   std::shared_ptr<GuardedBuffer> residual_;
   Stream stream_;
