@@ -91,6 +91,56 @@ TEST_P(PlayedFamily, SixtyFourRanksThatShareTheUpdateEqualThoseThatDoNot) {
   }
 }
 
+struct PlayedMesh {
+  const char* name;
+  int pipeline, tensor, chunks, zero;
+  bool sequence;
+  float clip;  // 0 lets gradients of another size be seen, 1 norms that count a part twice
+  const Level& level;
+};
+
+class PlayedMeshes : public ::testing::TestWithParam<PlayedMesh> {};
+
+// Stages of divided models, of which as many as there are places train on samples of their own.
+TEST_P(PlayedMeshes, OfSixtyFourRanksTrainAsOneRank) {
+  const auto reference = OneThreadedReference();
+  ASSERT_NE(reference, nullptr);
+  const PlayedMesh& mesh = GetParam();
+  TrainConfig config = FamilyConfig("vit");
+  Use(mesh.level, &config);
+  config.own["depth"] = mesh.pipeline * mesh.chunks;
+  config.own["heads"] = 4;
+  config.accumulation = 4;
+  config.bucket_mb = 0.02;  // several
+  config.clip = mesh.clip;
+  config.batch_size = kRanks;
+  Played one(config, 1, *reference);
+
+  const int data_ranks = kRanks / (mesh.pipeline * mesh.tensor);
+  config.pp = mesh.pipeline;
+  config.pp_interleave = mesh.chunks;
+  config.tp = mesh.tensor;
+  config.sp = mesh.sequence;
+  config.zero = mesh.zero;
+  config.batch_size = kRanks / data_ranks;
+  Played many(config, kRanks, *reference);
+  for (Played* played : {&one, &many}) {
+    ASSERT_TRUE(played->status().ok()) << Message(played->status());
+    played->Update(0);
+    played->Update(1);
+  }
+  const HostTensors found = many.Weights(0);
+  ExpectEqual(many.Weights(kRanks - 1), found);
+  EXPECT_LE(DistanceOfMovements(found, one.Weights(0), one.Start()), mesh.level.half() ? 3e-2 : 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, PlayedMeshes,
+                         testing::Values(PlayedMesh{"dp16_pp2_tp2_zero1", 2, 2, 1, 1, false, 1, kLevels[0]},
+                                         PlayedMesh{"dp4_pp4_tp4_sp", 4, 4, 1, 0, true, 0, kLevels[0]},
+                                         PlayedMesh{"dp8_pp2_tp4_interleaved", 2, 4, 2, 0, false, 0, kLevels[3]},
+                                         PlayedMesh{"dp16_tp4_sp_zero3", 1, 4, 1, 3, true, 1, kLevels[2]}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 // With clipping, averages and two micro-batches: stages 2 and 3 add in one order, stage 1 in that of ranks that share
 // nothing. An update that begins from what a checkpoint of another stage holds goes on as if it had not.
 TEST(PlayedShares, HaveTheBitsOfEachOtherInEveryPrecision) {
@@ -178,6 +228,7 @@ TEST(PlayedShares, LeaveAnUpdateOutTogether) {
       config.batch_size = 1;
       config.bucket_mb = 0.02;
       config.loss_scale = "dynamic";
+      config.loss_scale = "dynamic";
       config.scaler_preset = "default";
       config.init_scale = 1024;
       config.hysteresis = 1;
@@ -203,6 +254,7 @@ class PlayedOverflow : public PlayedFamily {};
 
 TEST_P(PlayedOverflow, OnOneOfSixtyFourRanksLeavesTheUpdateOutOnAll) {
   TrainConfig config = Config();
+  config.loss_scale = "dynamic";
   config.loss_scale = "dynamic";
   config.scaler_preset = "default";
   config.init_scale = 1024;

@@ -164,6 +164,7 @@ TEST(HalfModels, TrainEqualOnAllRanksAndNearF32) {
   TrainConfig config = SmallConfig();
   config.own["dropout"] = 0.1;
   // Gradients of 1 and more, as a model has at its start, would overflow from 65536 on, and their updates be left out.
+  config.loss_scale = "dynamic";
   config.scaler_preset = "default";
   config.init_scale = 1024;
   std::vector<Trainer::StepResult> single;
@@ -213,6 +214,7 @@ TEST(DynamicLossScale, AtItsFloorTheRunStopsWithTheNameOfATensor) {
     TrainConfig config = SmallConfig();
     config.precision = "fp16";
     config.amp = amp;
+    config.loss_scale = "dynamic";
     config.scaler_preset = "default";
     config.init_scale = 16777216;
     config.min_scale = 16777216;

@@ -12,12 +12,15 @@
 namespace switchyard {
 namespace {
 
-constexpr int kMicroBatches = 4, kSamples = 32;  // of an update
+// Of an update, and blocks of the model: as many as stages on any mesh of the ranks.
+int MicroBatches() { return std::max(4, SharedWorld().size()); }
+int Samples() { return 8 * MicroBatches(); }  // of an update
 
 TrainConfig PipelineConfig() {
   TrainConfig config = SmallConfig();
-  config.own = {{"width", 16}, {"depth", 4}, {"heads", 2}, {"dropout", 0.1}};
-  config.accumulation = kMicroBatches;
+  config.own = {{"width", 16}, {"depth", MicroBatches()}, {"heads", 2}, {"dropout", 0.1}};
+  config.train_size = Samples() * 3 / 2;
+  config.accumulation = MicroBatches();
   config.clip = 0.5f;  // by a norm that counts every weight once, and adds them up in another order
   config.bucket_mb = 0.01;
   return config;
@@ -34,6 +37,7 @@ TrainConfig ResidualConfig() {
 void ScaleTooFarAtFirst(TrainConfig* config) {
   config->precision = "fp16";
   config->amp = "O2";
+  config->loss_scale = "dynamic";
   config->scaler_preset = "default";
   config->init_scale = 4294967296.0f;
   config->backoff_factor = 1.0f / (1 << 22);
@@ -52,7 +56,7 @@ Stepped StepOn(TrainConfig config, World& world) {
   config.pp = world.mesh.pipeline;
   config.tp = world.mesh.tensor;
   config.sp = config.sp && config.tp > 1;
-  config.batch_size = kSamples / kMicroBatches / world.data_size();
+  config.batch_size = Samples() / MicroBatches() / world.data_size();
   auto run = MakeRun(config, world);
   EXPECT_TRUE(run.ok()) << Message(run.status());
   if (!run.ok()) return found;
@@ -62,8 +66,8 @@ Stepped StepOn(TrainConfig config, World& world) {
   found.start = std::move(*start);
   for (int64_t update = 0; update < 3; ++update) {
     HostBatch batch;
-    for (int64_t sample = world.data_rank(); sample < kSamples; sample += world.data_size())
-      batch.Append(run->setup, "pipeline", update * kSamples + sample);
+    for (int64_t sample = world.data_rank(); sample < Samples(); sample += world.data_size())
+      batch.Append(run->setup, "pipeline", update * Samples() + sample);
     const auto result = run->trainer->Step(batch.tensors());
     EXPECT_TRUE(result.ok()) << Message(result.status());
     if (!result.ok()) return found;
@@ -140,7 +144,7 @@ TEST_F(Stages, ThatAreInterleavedTrainAsOneRankAndWaitLess) {
   const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, 1, *world_.device,
                                                 world_.reference.get());
   ASSERT_TRUE(replica.ok()) << Message(replica.status());
-  const PipelineReport told = ReportOf(*replica, world_.mesh, kMicroBatches);
+  const PipelineReport told = ReportOf(*replica, world_.mesh, MicroBatches());
   for (int s = 0; s < world_.size(); ++s) {
     const StageReport& stage = told.stages[static_cast<size_t>(s)];
     ASSERT_EQ(stage.chunks.size(), 2u);
@@ -150,7 +154,7 @@ TEST_F(Stages, ThatAreInterleavedTrainAsOneRankAndWaitLess) {
     }
   }
   // All blocks cost the same; what stands before and behind them little.
-  EXPECT_NEAR(told.bubble, (world_.size() - 1.0) / (2 * kMicroBatches + world_.size() - 1.0), 0.05);
+  EXPECT_NEAR(told.bubble, (world_.size() - 1.0) / (2 * MicroBatches() + world_.size() - 1.0), 0.05);
 }
 
 TEST_F(Stages, MoveRunningStatisticsAsOneRank) {
@@ -202,7 +206,7 @@ class StagesThatSave : public Stages {
     config.momentum = 0.9f;
     config.ema_decay = 0.9f;
     config.augmentation = "crop_flip";
-    config.train_size = 4 * kSamples;
+    config.train_size = 4 * Samples();
     config.steps = 6;
     config.save_every = 1;
     config.keep = 0;
@@ -220,7 +224,7 @@ class StagesThatSave : public Stages {
     Arrange(stages, tensor);
     config.pp = stages;
     config.tp = tensor;
-    config.batch_size = kSamples / kMicroBatches / world_.data_size();
+    config.batch_size = Samples() / MicroBatches() / world_.data_size();
     if (!from.empty()) config.resume = from;
     Ended ended;
     auto run = MakeRun(config, world_);
@@ -311,7 +315,7 @@ TEST_F(Stages, AreExplainedAsTheyAre) {
   const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, *config.steps,
                                                 *world_.device, world_.reference.get());
   ASSERT_TRUE(replica.ok()) << Message(replica.status());
-  const PipelineReport told = ReportOf(*replica, world_.mesh, kMicroBatches);
+  const PipelineReport told = ReportOf(*replica, world_.mesh, MicroBatches());
   ASSERT_EQ(told.stages.size(), static_cast<size_t>(world_.size()));
   EXPECT_EQ(told.stages[static_cast<size_t>(world_.rank())].bytes, run->trainer->allocated_bytes());
   EXPECT_EQ((*replica)[static_cast<size_t>(world_.rank())].Report().flops, run->trainer->report().flops);
@@ -327,7 +331,7 @@ TEST_F(Stages, AreExplainedAsTheyAre) {
   for (const auto& [name, tensor] : weights) all += static_cast<int64_t>(tensor.values.size());
   EXPECT_EQ(parameters, all);
   // Were all stages as dear, they would wait for (S − 1) / (M + S − 1) of the time; these nearly are.
-  EXPECT_NEAR(told.bubble, (world_.size() - 1.0) / (kMicroBatches + world_.size() - 1.0), 0.05);
+  EXPECT_NEAR(told.bubble, (world_.size() - 1.0) / (MicroBatches() + world_.size() - 1.0), 0.05);
 }
 
 TEST_F(Stages, HoldNoMoreForMoreMicroBatches) {

@@ -74,7 +74,7 @@ TEST(PowerSgdTraining, OnSeveralRanksIsThatOnOne) {
   if (SharedWorld().rank() == 0) {
     const auto lone = LoneWorld();
     TrainConfig one = config;
-    one.batch_size = 12;
+    one.batch_size = config.batch_size * SharedWorld().size();
     one.suffix = "power_sgd_one";
     ExpectClose(TrainLowRank(one, *lone).parameters, several.parameters, 1e-4);
     one.suffix = config.suffix;
@@ -95,6 +95,7 @@ TEST_P(PowerSgdResume, AnywhereEqualsTheUninterruptedRun) {
   config.precision = precision;
   if (config.precision == "fp16") {
     config.amp = "O2";
+    config.loss_scale = "dynamic";
     config.scaler_preset = "default";
     config.init_scale = 1024;
   }

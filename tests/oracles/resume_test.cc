@@ -38,6 +38,7 @@ TEST(ResumeMixedPrecision, TheLossScaleGoesOnWhereItStood) {
     TrainConfig config = SavingConfig(1);
     config.precision = "fp16";
     config.amp = amp;
+    config.loss_scale = "dynamic";
     config.scaler_preset = "default";
     config.init_scale = 67108864;
     config.backoff_factor = 0.0078125f;
@@ -86,14 +87,16 @@ TEST(Saving, MomentsAreNamedAsTheirWeights) {
   EXPECT_EQ(checkpoint->state.entries().size(), 3 * checkpoint->weights.entries().size() + 1);
 }
 
-// Epochs of 35 / 12 = 2 updates on any number of ranks, though on several the sampler's padding would fill a third.
+int EpochsBatch() { return 12 % SharedWorld().size() == 0 ? 12 : 24; }
+
+// Epochs of 2 updates on any number of ranks, though on several the sampler's padding would fill a third.
 TrainConfig EpochsConfig() {
   TrainConfig config = SavingConfig(1);
   config.optimizer = "sgd";  // adamw divides by the size of gradients that are nothing but rounding
   config.momentum = 0.9f;
   config.lr = 0.05f;
-  config.batch_size = 12 / SharedWorld().size();
-  config.train_size = 35;
+  config.batch_size = EpochsBatch() / SharedWorld().size();
+  config.train_size = 3 * EpochsBatch() - 1;
   config.steps.reset();
   config.epochs = 3;
   config.suffix.reset();
@@ -111,11 +114,11 @@ TEST(ResumeElsewhere, OneRankGoesOnWhereManyStoodToTheSameEnd) {
   TakeTurns();
   if (SharedWorld().rank() == 0) {
     const auto lone = LoneWorld();
-    for (const auto& [from, batch] : {std::pair{1, 12}, {4, 4}, {5, 1}}) {
+    for (const auto& [from, batch] : {std::pair{1, EpochsBatch()}, {4, 4}, {5, 1}}) {
       SCOPED_TRACE(fmt::format("resumed after update {}, {} images at a time", from, batch));
       TrainConfig on = config;
       on.batch_size = batch;
-      on.accumulation = 12 / batch;
+      on.accumulation = EpochsBatch() / batch;
       on.resume = fmt::format("{}/checkpoints/step-{:08}", result->run_folder, from);
       auto resumed = MakeRun(on, *lone);
       ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
@@ -133,7 +136,7 @@ TEST(ResumeElsewhere, OneRankGoesOnWhereManyStoodToTheSameEnd) {
 TEST(ResumeElsewhere, AnotherGlobalBatchTrainsTheRestOfTheEpochs) {
   TrainConfig config = EpochsConfig();
   config.epochs = 4;
-  config.train_size = 48;  // 4 updates an epoch
+  config.train_size = 4 * EpochsBatch();  // 4 updates an epoch
   config.warmup = "0.125";
   config.log_every = 1;
   auto whole = MakeRun(config, SharedWorld());
@@ -155,11 +158,12 @@ TEST(ResumeElsewhere, AnotherGlobalBatchTrainsTheRestOfTheEpochs) {
     };
     auto before = rates();
     TrainConfig on = config;
-    on.batch_size = 8;
+    on.batch_size = EpochsBatch() * 2 / 3;
     on.accumulation = 3;
     on.resume = result->run_folder + "/checkpoints/step-00000007";
-    const auto refused = MakeRun(on, *lone);  // 36 images into an epoch
-    EXPECT_THAT(Message(refused.status()), testing::HasSubstr("--global_batch_size=18 or 36"));
+    const auto refused = MakeRun(on, *lone);  // 3 of 4 batches into an epoch
+    EXPECT_THAT(Message(refused.status()), testing::HasSubstr(fmt::format("--global_batch_size={} or {}",
+                                                                          EpochsBatch() * 3 / 2, EpochsBatch() * 3)));
     on.resume = result->run_folder + "/checkpoints/step-00000006";
     auto resumed = MakeRun(on, *lone);
     ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
@@ -173,7 +177,7 @@ TEST(ResumeElsewhere, AnotherGlobalBatchTrainsTheRestOfTheEpochs) {
           << "update " << step << " stands where " << same << " did";
 
     // And back again: one epoch of 4 updates is left.
-    on.batch_size = 12;
+    on.batch_size = EpochsBatch();
     on.accumulation = 1;
     on.resume = result->run_folder + "/checkpoints/step-00000009";
     auto back = MakeRun(on, *lone);
@@ -194,7 +198,7 @@ TEST(ResumeElsewhere, TakingUpAChangedRunAgainIsGoingStraightOn) {
     TrainConfig config = EpochsConfig();
     config.optimizer = "adamw";
     config.epochs = 4;
-    config.train_size = 48;
+    config.train_size = 4 * EpochsBatch();
     config.warmup = warmup;
     config.suffix = fmt::format("twice_{}", warmup);
     auto whole = MakeRun(config, SharedWorld());
