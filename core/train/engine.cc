@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/parallel/pipeline.h"
+#include "core/train/fitting.h"
 
 namespace switchyard {
 
@@ -39,16 +40,16 @@ Status Engine::Compile(const TrainConfig& config, Program program) {
 
 // Activations and batches grow with the batch, everything else does not: what would fit follows from the plan.
 Status Engine::WithLargestBatch(const Status& out_of_memory) const {
-  const DeviceInfo& device = world_.device->info();
   const auto bytes = [&](int arena) { return static_cast<double>(layout().bytes(arena)); };
   const double fixed = bytes(kStateArena) + bytes(kGradientsArena) + bytes(kScratchArena) + bytes(kPersistentArena) +
                        bytes(kConstantsArena);
   const double per_image = (bytes(kActivationsArena) + bytes(kIoArena)) / batch_size_;
-  const double available = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes);
+  const double available = DeviceBytesOf(world_);
   const auto fits = static_cast<int64_t>(std::max(0.0, (available - fixed) / per_image));
-  const std::string advice = fits >= 1 && fits < batch_size_ ? fmt::format("--batch_size={} would fit", fits)
-                             : fits < 1                      ? "not even one image fits: choose a smaller model"
-                                                             : "free some memory";
+  const std::string advice = fits >= 1 && fits < batch_size_
+                                 ? fmt::format("--batch_size={} would fit by these figures", fits)
+                             : fits < 1 ? "not even one image fits: choose a smaller model"
+                                        : "free some memory";
   return Status(
       out_of_memory.code(),
       fmt::format("{}; the plan takes {:.1f} MB and {:.2f} MB for each image of a batch, the device has {:.1f} MB: {}",

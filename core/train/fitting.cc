@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -259,7 +260,9 @@ Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model,
                            refusal, saving.smallest->flags, static_cast<double>(saving.smallest->bytes) / 1e6, advice);
 }
 
-int BatchUnit(const TrainConfig& config) { return config.sp ? config.tp : 1; }
+int BatchUnit(const TrainConfig& config) {
+  return std::lcm(config.sp ? config.tp : 1, config.mixup > 0 || config.cutmix > 0 ? 2 : 1);
+}
 
 StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
                            std::optional<int64_t> samples) {

@@ -28,7 +28,7 @@ double DeviceBytesOf(const World& world);
 Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model, World& world,
                          const TrainingPlans& plans, int64_t updates, bool evaluation_only);
 
-// What batches are multiples of: with --sp the ranks that share a model divide the samples.
+// What batches are multiples of: with --sp the ranks that share a model divide the samples, mixup and cutmix pair them.
 int BatchUnit(const TrainConfig& config);
 
 // The largest batch, BatchUnit times a power of two and where that can be at most `limit`, for which the plans of a run

@@ -133,7 +133,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"master_addr"}, several, "one rank", "several, as `switchyard launch --nproc_per_node=N train …` starts them"},
       {{"ranks_per_node"}, c.hierarchical_allreduce, "one sum over all ranks", "--hierarchical_allreduce and explain"},
       {{"sync_batchnorm", "broadcast_buffers", "allreduce_dtype", "grad_predivide", "delay_allreduce",
-        "hierarchical_allreduce"},
+        "hierarchical_allreduce", "zero"},
        facts.ranks > 1,
        c.tp > 1   ? fmt::format("--tp={}", c.tp)
        : c.pp > 1 ? fmt::format("--pp={}", c.pp)

@@ -400,6 +400,35 @@ TEST_F(Commands, BatchesThatSequenceParallelRanksCanDivideAreFound) {
   ExpectSuccess(Run(eval + " --hierarchical_allreduce --ranks_per_node=1", Start::kLaunch), {"13 images"});
 }
 
+// Mixup and cutmix pair the samples of a batch, whoever chooses how many those are.
+TEST_F(Commands, BatchesWhoseSamplesArePairedAreFound) {
+  const std::string model = "--model=vit_micro --depth=2 --width=32 --heads=2 --device=cpu --steps=2 --mixup=0.8 ";
+  const std::string run = "train --dataset=shapes --train_size=64 --validation_size=13 --output=run " + model;
+  ExpectSuccess(Run(run + "--suffix=automatic --batch_size=auto"), {"64 images per update"});
+  ExpectSuccess(Run(run + "--suffix=stages --pp=2 --batch_size=8", Start::kLaunch), {"8 images per update"});
+  EXPECT_EQ(Json("run/vit_micro/shapes/stages/run/config.json")["batch_size"], 2) << "of 8 micro-batches each has one";
+
+  const auto search = [&](const std::string& more) {
+    const CommandResult result = Run("explain --json --search --world=4 --global_batch_size=64 " + model + more);
+    EXPECT_EQ(result.code, 0) << result.output;
+    const auto ways = nlohmann::json::parse(result.output, nullptr, false)["fitting"];
+    const auto plain = std::find_if(ways.begin(), ways.end(), [](const nlohmann::json& way) {
+      return way["dp"].get<int>() * way["pp"].get<int>() == 4 && way["zero"] == 0 && way["recompute"] == "none";
+    });
+    EXPECT_NE(plain, ways.end()) << result.output;
+    return plain == ways.end() ? nlohmann::json() : *plain;
+  };
+  // More micro-batches where it does not fit, also of stages that the user asked for; none of a single sample.
+  for (const char* stages : {"--pp=1 ", "--pp=2 "}) {
+    const auto roomy = search(fmt::format("{}--memory_limit=1GB", stages));
+    ASSERT_TRUE(roomy.is_object());
+    const auto tight = search(fmt::format("{}--memory_limit={}", stages, roomy["device_bytes"].get<int64_t>() - 1));
+    ASSERT_TRUE(tight.is_object());
+    EXPECT_GT(tight["accumulation"], roomy["accumulation"]);
+    EXPECT_EQ(tight["batch_size"].get<int>() % 2, 0);
+  }
+}
+
 TEST_F(Commands, AutomaticRecomputationIsWhatTheMemoryAsksFor) {
   const std::string model =
       "--model=vit_micro --dataset=shapes --train_size=48 --depth=4 --width=32 --heads=2 --batch_size=16 ";

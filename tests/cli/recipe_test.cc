@@ -141,9 +141,10 @@ TEST_F(RecipeSettings, ASettingThatDoesNothingIsSaidSo) {
                         "--use_nvlamb --max_grad_norm=3")),
       {"--trust_coefficient has no effect with --weight_decay=0", "--beta1 has no effect with --optimizer=lars",
        "--use_nvlamb has no effect with --optimizer=lars", "--max_grad_norm has no effect with --optimizer=lars"});
-  ExpectSuccess(Run(SmallTraining("--suffix=skip --precision=fp16 --on_nonfinite=skip --sync_batchnorm")),
-                {"--on_nonfinite=skip has no effect with --loss_scale=dynamic",
-                 "--sync_batchnorm has no effect with one rank", "--sync_batchnorm has no effect with --model=mlp"});
+  ExpectSuccess(
+      Run(SmallTraining("--suffix=skip --precision=fp16 --on_nonfinite=skip --sync_batchnorm --zero=3")),
+      {"--on_nonfinite=skip has no effect with --loss_scale=dynamic", "--sync_batchnorm has no effect with one rank",
+       "--sync_batchnorm has no effect with --model=mlp", "--zero has no effect with one rank"});
   ExpectSuccess(Run(SmallTraining("--suffix=late --schedule=multistep --milestones=50,60")),
                 {"--milestones has no effect: the rate would first change after 50 updates, and the run has 6"});
   ExpectSuccess(Run(SmallTraining("--suffix=short --per_epoch")), {"with --per_epoch the rate never changes"});

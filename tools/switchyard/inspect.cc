@@ -90,10 +90,11 @@ double AvailableBytes(const TrainConfig& config, const World& here) {
   return config.memory_limit ? static_cast<double>(MemoryLimitOf(config)) : DeviceBytesOf(here);
 }
 
-Status ExplainSearch(const RunSetup& setup, World& here, int world, int64_t updates, double available,
-                     const StatedRates& rates) {
+// given: what the user said, without what SetUpModel made of it.
+Status ExplainSearch(const Settings& given, const RunSetup& setup, World& here, int world, int64_t updates,
+                     double available, const StatedRates& rates) {
   SY_ASSIGN_OR_RETURN(const MeshSearch search,
-                      SearchMeshes(setup.settings, setup.config, setup.model, here, world, updates, available, rates));
+                      SearchMeshes(given, setup.config, setup.model, here, world, updates, available, rates));
   SY_RETURN_IF_ERROR(CheckFound(search));
   fmt::print("{}", absl::GetFlag(FLAGS_json) ? JsonOf(search).dump(2) + "\n" : TextOf(search, rates));
   return OkStatus();
@@ -129,7 +130,7 @@ Status ExplainCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
   const double available = AvailableBytes(c, *here);
   SY_ASSIGN_OR_RETURN(const StatedRates rates, RatesOf(c, *here));
-  if (absl::GetFlag(FLAGS_search)) return ExplainSearch(setup, *here, world, planned, available, rates);
+  if (absl::GetFlag(FLAGS_search)) return ExplainSearch(line.settings, setup, *here, world, planned, available, rates);
   const bool automatic = c.recompute == kAutoRecompute;
   if (automatic) {
     SY_ASSIGN_OR_RETURN(const RecomputeChoice choice, LeastRecompute(c, setup.model, *here, mesh, planned, available));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/parallel/recompute.h"
+#include "core/train/fitting.h"
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -47,7 +48,7 @@ std::vector<int64_t> MicroBatches(const MeshChoice& d, int64_t samples, const Se
                                   const TrainConfig& config) {
   if (samples % d.data != 0) return {};
   const int64_t own = samples / d.data;
-  if (given.IsGiven("accumulation"))
+  if (given.IsGiven("accumulation") || given.IsGiven("num_microbatches") || given.IsGiven("microbatch_size"))
     return own % config.accumulation == 0 ? std::vector<int64_t>{config.accumulation} : std::vector<int64_t>{};
   std::vector<int64_t> counts;
   for (int64_t count = 1; own % count == 0; count *= 2) counts.push_back(count);
@@ -78,7 +79,10 @@ std::vector<MeshChoice> AttemptsOf(const MeshChoice& combination, int64_t sample
       d.recompute = recompute;
       d.micro_batches = count;
       d.batch_size = samples / d.data / count;
-      if (!d.sequence || d.batch_size % d.tensor == 0) attempts.push_back(d);
+      TrainConfig divided = config;
+      divided.sp = d.sequence;
+      divided.tp = d.tensor;
+      if (d.batch_size % BatchUnit(divided) == 0) attempts.push_back(d);
     }
   }
   return attempts;

@@ -121,9 +121,14 @@ void DecideMicroBatchesOfStages(Settings& settings, bool automatic) {
     return;
   }
   const int64_t images = *settings.Get<int64_t>("batch_size") * steps;
-  int64_t count = kForAStage * stages;
-  while (count > 0 && images % count != 0) count -= stages;
-  if (count == 0) return;  // refused where the stages are made
+  const auto divided_by = [&](int64_t unit) {
+    int64_t count = kForAStage * stages;
+    while (count > 0 && (images % count != 0 || images / count % unit != 0)) count -= stages;
+    return count;
+  };
+  int64_t count = divided_by(BatchUnit(ConfigOf(settings)));
+  if (count == 0) count = divided_by(1);  // refused by what makes batches multiples
+  if (count == 0) return;                 // refused where the stages are made
   const std::string how = fmt::format("pp={} with {} images", stages, images);
   settings.Replace("batch_size", images / count, origin, how);
   settings.Replace("accumulation", count, origin, how);
@@ -256,7 +261,7 @@ StatusOr<Settings> SettingsOfResumedRun(const Settings& given, const ProcessMap&
                                               static_cast<int>(*given.Get<int64_t>("tp"))));
   SY_ASSIGN_OR_RETURN(
       const BatchDivision division,
-      DivideGlobalBatch(global, mesh.data, wanted, *of_run.Get<int64_t>("batch_size"), BatchUnit(ConfigOf(given))));
+      DivideGlobalBatch(global, mesh.data, wanted, *of_run.Get<int64_t>("batch_size"), BatchUnit(ConfigOf(settings))));
   const std::string how = fmt::format("{}, divided over {} ranks", saved.file, mesh.data);
   if (!wanted.batch_size) settings.Replace("batch_size", division.batch_size, Origin::kCheckpoint, how);
   if (!wanted.accumulation) settings.Replace("accumulation", division.accumulation, Origin::kCheckpoint, how);
