@@ -215,7 +215,8 @@ sy_status Gemm::Prefer(uint64_t workspace_limit, Preference* preference, sy_erro
 
 sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) {
   const cublasLtHandle_t handle = device_.blas->handle();
-  const std::string key = problem_.Key() + (measure ? ",measured" : "");
+  const std::string room = workspace_limit < kMostWorkspace ? ",workspace=" + std::to_string(workspace_limit) : "";
+  const std::string key = problem_.Key() + room + (measure ? ",measured" : "");
   // The heuristics read the alignment of the epilogue's pointers, not what they point to.
   void* const aligned = reinterpret_cast<void*>(static_cast<uintptr_t>(kAlignment));
   Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);

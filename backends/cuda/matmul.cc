@@ -90,7 +90,6 @@ class Matmul : public Kernel {
     device->instance->Log(
         0, Format("cuda: matmul %s: epilogue %d%s%s", gemm_->problem().Key().c_str(), gemm_->problem().epilogue,
                   ConvertsBias(fusion_) ? ", a converted bias" : "", NeedsPass(fusion_) ? ", a pass of our own" : ""));
-    if (fusion_.residual) inplace[0] = static_cast<int32_t>(residual_);
     vector_at_ = Aligned(gemm_->workspace_bytes());
     row_sums_at_ = vector_at_ + VectorBytes();
     workspace_bytes = row_sums_at_ + RowSumWorkspaceBytes();

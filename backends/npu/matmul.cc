@@ -90,7 +90,9 @@ sy_status BuildMatmul(Sequence& s, Request& r) {
                 from_right = dtype == ACL_FLOAT ? s.Wide(right) : right;
   const Operand op_a = a.transpose_a ? Matrices(from_left).Transposed() : Matrices(from_left);
   const Operand op_b = a.transpose_b ? Matrices(from_right).Transposed() : Matrices(from_right);
-  const bool plain = a.alpha == 1 && inputs == 2 && a.activation == SY_ACTIVATION_NONE && !a.save_preactivation;
+  // The operator's result has the type of its operands.
+  const bool plain = r.outputs[0].dtype == dtype && a.alpha == 1 && inputs == 2 && a.activation == SY_ACTIVATION_NONE &&
+                     !a.save_preactivation;
 
   if (a.bias_gradient) {
     const Operand wide = s.Wide(from_left);

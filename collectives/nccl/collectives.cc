@@ -47,8 +47,12 @@ ncclResult_t NcclCommunicator::AllToAll(const char* send, char* receive, uint64_
   });
 }
 
-// Device memory of at least `bytes`. A smaller one that a stream may still use is kept until the end.
+// Device memory of at least `bytes`, apart from what else the open group uses. A smaller one that a stream may still
+// use is kept until the end.
 sy_status NcclCommunicator::Scratch(uint64_t bytes, void** address, sy_error* error) {
+  constexpr uint64_t kAlignment = 256;
+  const uint64_t start = in_group_ ? scratch_taken_ : 0;
+  bytes = start + (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (bytes > scratch_bytes_) {
     const Library& library = TheLibrary();
     void* memory = nullptr;
@@ -58,7 +62,8 @@ sy_status NcclCommunicator::Scratch(uint64_t bytes, void** address, sy_error* er
     scratch_.push_back(memory);
     scratch_bytes_ = bytes;
   }
-  *address = scratch_.back();
+  *address = static_cast<char*>(scratch_.back()) + start;
+  scratch_taken_ = bytes;
   return SY_OK;
 }
 

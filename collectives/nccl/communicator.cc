@@ -360,6 +360,7 @@ sy_status NcclCommunicator::GroupEnd(sy_error* error) {
     code = TheLibrary().ncclGroupEnd();
     for (NcclCommunicator* const one : touched) {
       one->in_group_ = false;
+      one->scratch_taken_ = 0;
       if (one->aborted_ || one->failed_ != SY_OK) one->GiveUp();  // what was put off until here
     }
   }
@@ -381,6 +382,7 @@ sy_status NcclCommunicator::Split(int32_t color, int32_t key, const char* name,
   if (group_depth > 0) return SY_FAIL(error, SY_INVALID, "split of \"%s\" inside a group", name_.c_str());
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(instance_, name, 0, 0, device_, timeout_ms_));
   const Library& library = TheLibrary();
+  if (const sy_status set = CheckCuda(error, library.cudaSetDevice(device_), "cudaSetDevice"); set != SY_OK) return set;
   if (const sy_status allocated = CheckCuda(error, library.cudaMalloc(&made->token_, kTokenBytes), "cudaMalloc");
       allocated != SY_OK)
     return allocated;

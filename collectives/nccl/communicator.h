@@ -125,7 +125,7 @@ class NcclCommunicator {
   sy_error failure_{SY_HEADER(sy_error)};
   std::map<void*, Owned> owned_;
   std::vector<void*> scratch_;  // the last is the largest; the others may still be in use on a stream
-  uint64_t scratch_bytes_ = 0;
+  uint64_t scratch_bytes_ = 0, scratch_taken_ = 0;  // of the last; taken by calls of an open group
   void* token_ = nullptr;  // 4 bytes for barriers
   std::atomic<bool> aborted_{false};
   std::atomic<bool> was_captured_{false};  // graphs may hold calls of it

@@ -1,4 +1,6 @@
 // Every collective of the nccl plugin with data, on 1 to 4 ranks, in device memory and on a stream that runs behind.
+#include <deque>
+
 #include "gtest/gtest.h"
 #include "tests/nccl/ranks.h"
 
@@ -252,6 +254,37 @@ TEST_P(Collectives, SplitIntoHalvesAndGroupCallsOnBoth) {
     Expect(told.Content(), Make(1, SY_I32, [&](uint64_t) { return first; }), "rank 0 of the half");
     self.api->destroy(half);
     if (none != nullptr) self.api->destroy(none);
+  });
+}
+
+// What is sent must outlast what arrives in its place: each call of a group has a copy of its own, also in the next
+// group.
+TEST_P(Collectives, ExchangesInPlaceWithinAGroup) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    sy_error error{SY_HEADER(sy_error)};
+    const auto size = static_cast<uint64_t>(self.size);
+    const auto element = [](uint64_t from, uint64_t to, int call) { return double(from * 3 + to * 5 + 100 * call); };
+    for (int group = 0; group < 2; ++group) {
+      std::deque<DeviceBytes> blocks;
+      for (int call = 0; call < 3; ++call) {
+        blocks.emplace_back(
+            Make(100 * size, SY_F32, [&](uint64_t i) { return element(self.rank, i / 100, call + group); }));
+      }
+      self.Ok(self.api->group_begin(self.instance, &error), "group_begin", error);
+      for (const DeviceBytes& block : blocks) {
+        self.Enqueue("all_to_all", [&](auto* call, auto** request, auto* e) {
+          return self.api->all_to_all(self.communicator, call, block.data(), block.data(), 100, SY_F32, request, e);
+        });
+      }
+      self.Ok(self.api->group_end(self.instance, &error), "group_end", error);
+      RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+      for (int call = 0; call < 3; ++call) {
+        Expect(blocks[static_cast<size_t>(call)].Content(),
+               Make(100 * size, SY_F32, [&](uint64_t i) { return element(i / 100, self.rank, call + group); }),
+               fmt::format("group {}, call {}", group, call));
+      }
+    }
   });
 }
 
