@@ -35,7 +35,8 @@ uint64_t Hash(const CallSignature& header) {
 
 Settings Settings::Read(const sy_instance& instance) {
   Settings settings;
-  settings.part_bytes = static_cast<uint64_t>(instance.NumberSetting("MPI_PART_BYTES", int64_t{1} << 30, 8));
+  constexpr int64_t kMost = int64_t{1} << 30;  // MPI counts in int
+  settings.part_bytes = static_cast<uint64_t>(std::min(instance.NumberSetting("MPI_PART_BYTES", kMost, 8), kMost));
   settings.check = instance.NumberSetting("CHECK_COLLECTIVES", 1, 0) != 0;
   return settings;
 }

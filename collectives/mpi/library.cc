@@ -17,6 +17,7 @@ namespace mpi {
 namespace {
 
 std::atomic<int> start_code{-1};  // of MPI_Init_thread; -1: not finished
+std::atomic<int> thread_level{MPI_THREAD_MULTIPLE};  // that the library offers, once start_code is there
 std::atomic<bool> abandoned{false};
 std::atomic<bool> quit{false};
 std::shared_mutex& Inside() {  // outlives whoever calls at the end of the process
@@ -70,6 +71,9 @@ void StartLibrary() {
     int initialized = 0;
     MPI_Initialized(&initialized);
     if (initialized) {
+      int provided = 0;
+      MPI_Query_thread(&provided);
+      thread_level = provided;
       start_code = MPI_SUCCESS;
       return;
     }
@@ -80,14 +84,22 @@ void StartLibrary() {
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
         atexit(FinishAtExit);
       }
-      start_code = code == MPI_SUCCESS && provided != MPI_THREAD_MULTIPLE ? MPI_ERR_OTHER : code;
+      if (code == MPI_SUCCESS) thread_level = provided;
+      start_code = code;
     }).detach();
   });
 }
 
 sy_status LibraryReady(sy_error* error) {
   const int code = start_code;
-  return code == -1 ? SY_IN_PROGRESS : CheckMpi(error, code, "MPI_Init_thread");
+  if (code == -1) return SY_IN_PROGRESS;
+  if (const sy_status started = CheckMpi(error, code, "MPI_Init_thread"); started != SY_OK) return started;
+  if (thread_level == MPI_THREAD_MULTIPLE) return SY_OK;
+  return SY_FAIL(
+      error, SY_UNSUPPORTED,
+      "MPI offers thread level %d, expected %d (MPI_THREAD_MULTIPLE), since several threads call it; a program "
+      "that starts MPI itself asks for that level, else use --collective=shm or tcp",
+      thread_level.load(), MPI_THREAD_MULTIPLE);
 }
 
 void AbandonLibrary() { abandoned = true; }

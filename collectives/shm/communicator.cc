@@ -240,15 +240,20 @@ sy_status ShmCommunicator::CheckInterrupted(sy_request& request) {
   char missing[160];
   return SY_FAIL(&request.error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_,
                  static_cast<unsigned long long>(timeout_ms_), switchyard::Describe(request.header).c_str(),
-                 Missing(missing, sizeof missing));
+                 Missing(request, missing, sizeof missing));
 }
 
-// "rank 1, rank 3": who has not reached the barrier.
-const char* ShmCommunicator::Missing(char* text, size_t room) const {
+// "rank 1, rank 3": who has not reached the barrier, or with whom messages are not through.
+const char* ShmCommunicator::Missing(const sy_request& request, char* text, size_t room) const {
+  const auto is_waited_for = [&](int rank) {
+    if (request.messages.empty()) return static_cast<int32_t>(record(rank).arrived.value.load() - generation_) < 0;
+    return std::any_of(request.messages.begin(), request.messages.end(),
+                       [rank](const auto& message) { return message.transfer.peer == rank && !message.IsThrough(); });
+  };
   size_t used = 0;
   text[0] = '\0';
   for (int rank = 0; rank < size_ && used + 16 < room; ++rank) {
-    if (static_cast<int32_t>(record(rank).arrived.value.load() - generation_) >= 0) continue;
+    if (!is_waited_for(rank)) continue;
     used += static_cast<size_t>(snprintf(text + used, room - used, "%srank %d", used > 0 ? ", " : "", rank));
   }
   return text;

@@ -45,6 +45,7 @@ struct sy_request {
     sy_transfer transfer;
     uint64_t done;  // bytes, its 8-byte length included
     uint64_t length_seen;
+    bool IsThrough() const { return done == transfer.bytes + sizeof length_seen; }
   };
   std::vector<Message> messages;
 };
@@ -96,7 +97,7 @@ class ShmCommunicator {
   sy_status AllArrived(sy_request& request, bool wait);
   sy_status CompareHeaders(sy_request& request);
   sy_status CheckInterrupted(sy_request& request);
-  const char* Missing(char* text, size_t room) const;
+  const char* Missing(const sy_request& request, char* text, size_t room) const;
   bool Interrupted() const;
   sy_status TakeSegment(Segment* segment, sy_error* error);
   RankRecord& record(int rank) const { return records_[rank]; }

@@ -112,16 +112,14 @@ sy_status ShmCommunicator::AdvanceMessages(sy_request& request, bool wait) {
     bool moved = false, finished = true;
     for (size_t i = 0; i < request.messages.size(); ++i) {
       sy_request::Message& message = request.messages[i];
-      const uint64_t all = message.transfer.bytes + kLengthBytes;
-      if (message.done == all) continue;
+      if (message.IsThrough()) continue;
       finished = false;
       // Only the first unfinished message of a pair and direction moves.
       const bool blocked =
           std::any_of(request.messages.begin(), request.messages.begin() + static_cast<std::ptrdiff_t>(i),
                       [&](const auto& earlier) {
                         return earlier.transfer.peer == message.transfer.peer &&
-                               earlier.transfer.is_send == message.transfer.is_send &&
-                               earlier.done != earlier.transfer.bytes + kLengthBytes;
+                               earlier.transfer.is_send == message.transfer.is_send && !earlier.IsThrough();
                       });
       if (blocked) continue;
       sy_status status = SY_OK;

@@ -125,6 +125,13 @@ TEST_P(PeerFailure, DisagreeingRanksAreNamedWithBothCalls) {
   expect("other_call", usual + "broadcast .gradient.");
 }
 
+TEST(Shm, WhoDoesNotAnswerMessagesIsNamed) {
+  const CommandResult result =
+      RunCommand("env SWITCHYARD_COLLECTIVE_TIMEOUT=2 " + RankCommand("launch", 3, "late_in_messages", "shm 1"));
+  EXPECT_NE(result.code, 0);
+  EXPECT_THAT(result.output, ContainsRegex("waited 2000 ms in send_recv_batch .* for rank 1([^0-9,]|$)"));
+}
+
 // Rank 0 has come first, and waits in a later round for rank 1, which waits for rank 2.
 TEST(Tcp, ARankThatDoesNotComeToAChainIsNamedBeforeThoseThatWaitForIt) {
   if (!HasCollective("tcp")) GTEST_SKIP() << "collective tcp was not built";

@@ -189,6 +189,21 @@ TEST(ProcessMap, SlurmWithFewVariablesIsEnough) {
   EXPECT_EQ(map->master_address, "n7");
 }
 
+// What the job asked for is inherited by a step of another shape.
+TEST(ProcessMap, ASlurmStepOfFewerTasksThanTheJobAskedFor) {
+  for (const char* tasks : {"", "1"}) {
+    const auto map = From({{"SLURM_PROCID", "0"},
+                           {"SLURM_STEP_NUM_TASKS", "1"},
+                           {"SLURM_LOCALID", "0"},
+                           {"SLURM_NTASKS_PER_NODE", "8"},
+                           {*tasks ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE", *tasks ? tasks : "8(x2)"},
+                           {"SLURM_STEP_NODELIST", "n7"}});
+    ASSERT_TRUE(map.ok()) << Message(map.status());
+    EXPECT_EQ(map->world, 1);
+    EXPECT_EQ(map->local_world, 1);
+  }
+}
+
 TEST(ProcessMap, ContradictionsOfSlurmNameTheVariables) {
   const auto with = [](const char* name, const char* value) {
     auto variables = SlurmStep(9, 2, 1);

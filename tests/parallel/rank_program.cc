@@ -72,6 +72,15 @@ Status PlayLate(const std::string& scenario, Communicator& communicator, bool vi
   if (communicator.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   if (scenario == "late_in_chain")
     return communicator.AllReduce("gradient", data.data(), data.data(), data.size(), SY_F32, SY_SUM);
+  if (scenario == "late_in_messages") {  // one from every other rank
+    std::vector<sy_transfer> transfers;
+    for (int peer = 0; peer < communicator.size(); ++peer) {
+      if (peer == communicator.rank()) continue;
+      transfers.push_back({peer, 1, data.data(), sizeof(float)});
+      transfers.push_back({peer, 0, data.data() + 1, sizeof(float)});
+    }
+    return communicator.SendReceive("activations", transfers);
+  }
   const Status sent = communicator.Broadcast("gradient", data.data(), data.size(), SY_F32, 0);
   Say(fmt::format("rank {} has the numbers of rank {}", communicator.rank(), data.back()));
   return sent;
@@ -121,7 +130,7 @@ Status Play(const std::string& scenario, const std::string& collective, int vict
   SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, collective));
   if (scenario == "kill_in_peers") return PlayOnDevices(plugin, processes, *rendezvous, victim);
   SY_ASSIGN_OR_RETURN(auto communicator, Communicator::Join(plugin, processes, *rendezvous, nullptr, "world", 20000));
-  if (scenario == "late_in_chain" || scenario == "late_in_broadcast") return PlayLate(scenario, *communicator, victim);
+  if (scenario.starts_with("late_in_")) return PlayLate(scenario, *communicator, victim);
   std::vector<float> data(scenario == "kill_in_large" ? 8 << 20 : 1000, 1.0f);
   const int calls = scenario == "reduce" ? 50 : 1 << 30;
   for (int call = 0; call < calls; ++call) {

@@ -315,6 +315,28 @@ TEST(MeetingThroughARelay, StrangersOfEveryKindAreSentAwayAndDisturbNobody) {
   close(listener);
 }
 
+// Rank 0 begins when rank 1, which relays, has used most of its own time; rank 2 does not come, and is named by both.
+TEST(MeetingThroughARelay, WaitsForOthersAsLongAsWhoHoldsTheMeeting) {
+  const MeetingTerms terms{"rank", 3, kToken, "look"};
+  const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::milliseconds(3000); };
+  const int listener = *ListenOn("127.0.0.1", 0), port = *PortOf(listener);
+  std::string held, attended;
+  std::thread relay([&, deadline = soon()] {
+    std::vector<Member> members;
+    attended = Message(AttendThroughRelay(terms, 1, {"there", 11, "b", 1}, {"127.0.0.1"}, port,
+                                          fmt::format("node of {}", port), deadline, &members)
+                           .status());
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  std::vector<Member> members = {{"here", 1, "a"}};
+  held = Message(HoldMeeting(terms, listener, soon(), &members).status());
+  close(listener);
+  relay.join();
+  EXPECT_THAT(held, HasSubstr("rank 2"));
+  EXPECT_THAT(attended, HasSubstr("rank 2"));
+  EXPECT_THAT(attended, testing::Not(HasSubstr("does not answer")));
+}
+
 TEST_F(MeetingOfTwo, WhatAMemberSaidIsOfNoUseToWhoHeardIt) {
   // A member says its hello to a stranger that listens where the holder was.
   const int elsewhere = *ListenOn("127.0.0.1", 0);

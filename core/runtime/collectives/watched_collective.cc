@@ -70,7 +70,10 @@ Status WatchedCollective::Init(sy_init_request request, int timeout_ms) {
     if (const Status health = rendezvous_->health(); !health.ok())
       return Annotate(health, fmt::format("{}: {}", plugin_name(), what));
     if (MillisecondsSince(start) > timeout_ms)
-      return DeadlineExceeded("{}: {}: not all ranks came within {} ms", plugin_name(), what, timeout_ms);
+      return DeadlineExceeded(
+          "{}: {}: all are there, but not connected to each other within {} ms; a firewall between the hosts or a "
+          "network interface that others cannot reach may be in the way, and --init_timeout_ms allows more time",
+          plugin_name(), what, timeout_ms);
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   SY_RETURN_IF_ERROR(Explain(status, error, what));

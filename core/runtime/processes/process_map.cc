@@ -134,12 +134,18 @@ bool InSlurmStep() {
 
 StatusOr<ProcessMap> FromSlurm(const std::string& master_address) {
   const char* const world_name = FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
-  SY_ASSIGN_OR_RETURN(ProcessMap map,
-                      Read({"slurm", "SLURM_PROCID", world_name, "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}));
+  // What the job asked for, which its steps inherit, whatever they are: it counts where it can be the step's.
+  const char* per_node_name = "SLURM_NTASKS_PER_NODE";
+  SY_ASSIGN_OR_RETURN(const auto per_node, Number(per_node_name, 1, kMostRanks));
+  SY_ASSIGN_OR_RETURN(const auto tasks_of_step, Number(world_name, 1, kMostRanks));
+  SY_ASSIGN_OR_RETURN(const auto place_on_node, Number("SLURM_LOCALID", 0, kMostRanks));
+  if (per_node && (*per_node > tasks_of_step.value_or(*per_node) || *per_node <= place_on_node.value_or(0)))
+    per_node_name = "";
+  SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"slurm", "SLURM_PROCID", world_name, "SLURM_LOCALID", per_node_name}));
   SY_ASSIGN_OR_RETURN(const auto node, Number("SLURM_NODEID", 0, kMostRanks));
   if (node) map.node = *node;
 
-  bool shape_known = Environment("SLURM_NTASKS_PER_NODE").has_value();
+  bool shape_known = per_node && *per_node_name != 0;
   const char* const tasks_name = FirstSet({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   if (const auto list = Environment(tasks_name)) {
     const auto tasks = ExpandSlurmTasks(*list);

@@ -38,13 +38,16 @@ int SocketOf(const std::string& name, bool listens) {
 // Who relays, from its own welcome to that of all.
 class Relay {
  public:
-  Relay(const MeetingTerms& terms, int listener) : terms_(terms), listener_(listener) {}
+  // patience: for all others, once number 0 has let us in.
+  Relay(const MeetingTerms& terms, int listener, std::chrono::milliseconds patience)
+      : terms_(terms), listener_(listener), patience_(patience) {}
   ~Relay() { Close(); }
 
   // A visit, as VisitUntil has it: first number 0 lets us in, then we let the neighbours in.
   Status Run(const std::vector<std::string>& hello, const std::string& address, int port, MeetingDeadline deadline,
              MeetingLinks* links, std::vector<Member>* members) {
     SY_ASSIGN_OR_RETURN(upwards_, VisitHolder(terms_, hello, address, port, deadline));
+    deadline = std::max(deadline, MeetingDeadline::clock::now() + patience_);
     Strangers strangers(listener_);
     while (MillisecondsUntil(deadline) > 0) {
       std::vector<pollfd> polled{{upwards_->descriptor(), POLLIN, 0}};
@@ -104,6 +107,7 @@ class Relay {
 
   const MeetingTerms& terms_;
   int listener_;
+  const std::chrono::milliseconds patience_;
   std::unique_ptr<MessageLink> upwards_;
   std::vector<Neighbour> neighbours_;
 };
@@ -115,16 +119,18 @@ StatusOr<MeetingLinks> AttendThroughRelay(const MeetingTerms& terms, int number,
                                           MeetingDeadline deadline, std::vector<Member>* members) {
   const std::string name = "switchyard-" + Hexadecimal(HmacSha256(terms.token, "switchyard relay " + node));
   const std::vector<std::string> hello = HelloOf(terms, number, self);
+  const auto patience = 2 * std::chrono::milliseconds(MillisecondsUntil(deadline));  // as in AttendMeeting
   MeetingLinks links(static_cast<size_t>(terms.count));
   const auto visit = [&](const std::string& address, MeetingDeadline until) -> Status {
     const std::string place = fmt::format("{} port {}", address, port);
     if (const int listener = SocketOf(name, true); listener >= 0)
-      return Relay(terms, listener).Run(hello, address, port, until, &links, members);
+      return Relay(terms, listener, patience).Run(hello, address, port, until, &links, members);
     if (errno != EADDRINUSE) return Unavailable("abstract socket {}: {}", name, std::strerror(errno));
     const int socket = SocketOf(name, false);
     if (socket < 0) return Unavailable("the {} that relays to {} on this node has left", terms.noun, place);
     auto link = std::make_unique<MessageLink>(socket, kLargestFrameOfStrangers);
     SY_RETURN_IF_ERROR(Greet(terms, hello, place + ", through another " + terms.noun + " of this node", until, *link));
+    until = std::max(until, MeetingDeadline::clock::now() + patience);
     SY_RETURN_IF_ERROR(AwaitVerdict(terms, place, until, *link, members));
     links[static_cast<size_t>((*members)[static_cast<size_t>(number)].via)] = std::move(link);
     return OkStatus();
