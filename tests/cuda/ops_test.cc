@@ -68,7 +68,8 @@ class CudaOps : public testing::Test {
   }
 
   static bool Watched() { return shuffle_ != nullptr; }
-  // Where this process keeps choices that were measured; those of products with GELU: the plan, as words of gelu_matmul.cc.
+  // Where this process keeps choices that were measured; of those, products with GELU: the plan, as words of
+  // gelu_matmul.cc.
   static std::filesystem::path Cache() {
     return std::filesystem::path(testing::TempDir()) / fmt::format("cuda_ops_cache.{}", getpid());
   }
