@@ -98,7 +98,10 @@ class LabelRank : public RowKernel {
         }
         Vector().to_float(inputs[0].dtype, a.inputs[0] + r * columns_ * DtypeBytes(inputs[0].dtype), row, columns_);
         int32_t rank = 0;
-        for (int64_t c = 0; c < columns_; ++c) rank += row[c] > row[label] || (row[c] == row[label] && c < label);
+        for (int64_t c = 0; c < columns_; ++c) {
+          const bool below = row[c] < row[label] || (row[c] == row[label] && c > label);
+          rank += c != label && !below;  // what is not a number is below nothing and above nothing
+        }
         ranks[r] = rank;
       }
     });

@@ -69,8 +69,8 @@ typedef struct sy_cross_entropy_attributes {
   int32_t soft_targets; /* 0/1 */
 } sy_cross_entropy_attributes;
 
-/* label_rank: logits (N, C), labels (N) i32 → rank (N) i32: how many classes score higher than the label's (ties: the lower index wins);
- * C where the label is negative or ≥ C. top-k is rank < k. No attributes. */
+/* label_rank: logits (N, C), labels (N) i32 → rank (N) i32: how many classes score higher than the label's (ties: the lower index wins; NaN on
+ * either side counts as higher); C where the label is negative or ≥ C. top-k is rank < k. No attributes. */
 
 /* pointwise: n inputs, each broadcastable to the common output dims (numpy rules) → 1 … 8 outputs: a straight-line program in f32.
  * Operand k < n is input k; operand n + j is the result of instruction j. outputs[o] is an operand. A program without instructions

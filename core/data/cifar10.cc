@@ -2,6 +2,8 @@
 // of red, of green and of blue, row by row.
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 
 #include "core/data/files.h"
 #include "core/data/formats.h"
@@ -65,13 +67,19 @@ StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const std::string& path, Split sp
   auto dataset = std::make_unique<Cifar10Dataset>();
   dataset->path_ = fmt::format("{}:{}", tree->root(), SplitName(split));
   const std::string prefix = split == Split::kTrain ? "data_batch_" : "test_batch";
-  std::vector<uint8_t> bytes;
+  std::map<std::string, std::vector<const FileTree::Entry*>> files;  // by the folder that they are in, "" or "name/"
+  std::set<std::string> roots;
   for (const FileTree::Entry& entry : tree->entries()) {
-    const std::string file = entry.name.substr(entry.name.rfind('/') + 1);
-    if (entry.folder || file.rfind(prefix, 0) != 0 || file.size() < 4 || file.substr(file.size() - 4) != ".bin")
-      continue;
-    SY_RETURN_IF_ERROR(tree->Read(entry, &bytes));
-    SY_RETURN_IF_ERROR(dataset->Append(tree->Path(entry), bytes));
+    const size_t name = entry.name.rfind('/') + 1;
+    if (entry.folder || entry.name.compare(name, prefix.size(), prefix) != 0 || !entry.name.ends_with(".bin")) continue;
+    files[entry.name.substr(0, name)].push_back(&entry);
+    roots.insert(entry.name.substr(0, name));
+  }
+  SY_ASSIGN_OR_RETURN(const std::string root, OnlyRoot(*tree, roots, prefix + "*.bin"));
+  std::vector<uint8_t> bytes;
+  for (const FileTree::Entry* const entry : files[root]) {
+    SY_RETURN_IF_ERROR(tree->Read(*entry, &bytes));
+    SY_RETURN_IF_ERROR(dataset->Append(tree->Path(*entry), bytes));
   }
   if (dataset->size() == 0) {
     return NotFound("{}: expected {}*.bin of CIFAR-10's binary version, found none", tree->root(), prefix);

@@ -1,5 +1,6 @@
 #include "core/data/files.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -8,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/base/logging.h"
 #include "core/base/text.h"
 #include "core/data/tar.h"
 
@@ -166,6 +168,11 @@ Status FileTree::ListFolder() {
     std::error_code ignored;
     const bool folder = it->is_directory(ignored);
     if (folder && it.depth() >= kMaxFolderDepth) it.disable_recursion_pending();
+    if (folder && faccessat(AT_FDCWD, it->path().c_str(), R_OK | X_OK, AT_EACCESS) != 0) {
+      LogWarning("{}: cannot be listed: {}; left out", Printable(it->path().string(), kMostOfAPath), strerror(errno));
+      it.disable_recursion_pending();
+      continue;
+    }
     entries_.push_back({it->path().lexically_relative(root_).generic_string(), folder, 0, 0});
   }
   if (error) return NotFound("{}: cannot list the folder: {}", root_, error.message());
@@ -185,8 +192,13 @@ Status FileTree::ListArchive() {
     archive_size_ = static_cast<int64_t>(bytes);
   }
   const auto read_at = [this](int64_t offset, int64_t count, uint8_t* target) { return ReadAt(offset, count, target); };
-  const auto indexed = IndexTar(read_at, archive_size_, &entries_);
+  std::vector<std::string> lost_links;
+  const auto indexed = IndexTar(read_at, archive_size_, &entries_, &lost_links);
   if (!indexed.ok()) return Annotate(indexed, root_);
+  if (!lost_links.empty()) {
+    LogWarning("{}: {} links lead to folders or out of the archive and are left out, the first of them {}", root_,
+               lost_links.size(), Printable(lost_links[0], kMostOfAPath));
+  }
   // Where a name occurs twice, the later entry counts, as it would after unpacking.
   std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
   const auto same = [](const Entry& a, const Entry& b) { return a.name == b.name; };
@@ -222,6 +234,13 @@ Status FileTree::Read(const Entry& entry, std::vector<uint8_t>* bytes) const {
 
 std::string FileTree::Path(const Entry& entry) const {
   return root_ + (archive_ ? ":" : "/") + Printable(entry.name, kMostOfAPath);
+}
+
+StatusOr<std::string> OnlyRoot(const FileTree& tree, const std::set<std::string>& roots, std::string_view what) {
+  if (roots.empty() || roots.contains("")) return std::string();
+  if (roots.size() == 1) return *roots.begin();
+  return InvalidArgument("{}: {} is in {} as well as in {}; give the folder of one of them", tree.root(), what,
+                         Printable(*roots.begin()), Printable(*std::next(roots.begin())));
 }
 
 }  // namespace switchyard

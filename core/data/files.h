@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/file.h"
@@ -62,5 +64,9 @@ class FileTree {
   int64_t archive_size_ = 0;
   std::vector<Entry> entries_;
 };
+
+// Of the folders in which a data set was found ("" or "name/"): "", which is the tree itself, else the only one.
+// InvalidArgument where there are several; `what` says what is in them, as "train/CLASS".
+StatusOr<std::string> OnlyRoot(const FileTree& tree, const std::set<std::string>& roots, std::string_view what);
 
 }  // namespace switchyard

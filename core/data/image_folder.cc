@@ -21,7 +21,7 @@ bool IsSplitFolder(const std::string& name) {
 }
 
 struct Placed {
-  std::string split, class_name;
+  std::string root, split, class_name;  // root: "" or "name/"
 };
 
 // Reads [root/]split/class[/...] off a path; an empty split where it is laid out differently.
@@ -33,7 +33,7 @@ Placed Place(const std::string& path) {
     at = slash + 1;
   }
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
-    if (IsSplitFolder(parts[i])) return {parts[i], parts[i + 1]};
+    if (IsSplitFolder(parts[i])) return {i == 0 ? "" : parts[0] + "/", parts[i], parts[i + 1]};
   }
   return {};
 }
@@ -72,20 +72,27 @@ class ImageFolderDataset : public Dataset {
 // split -> class -> its images, as positions in the tree's entries. Classes without images are there too.
 using Layout = std::map<std::string, std::map<std::string, std::vector<size_t>>>;
 
-Layout ReadLayout(const FileTree& tree) {
-  Layout layout;
+StatusOr<Layout> ReadLayout(const FileTree& tree) {
+  std::map<std::string, Layout> layouts;  // by root
+  std::set<std::string> with_images;
   for (size_t i = 0; i < tree.entries().size(); ++i) {
     const FileTree::Entry& entry = tree.entries()[i];
     const Placed place = Place(entry.name);
     if (place.split.empty()) continue;
-    const std::string class_path = place.split + "/" + place.class_name;
-    const bool below_class = entry.name.find(class_path + "/") != std::string::npos;
-    if (!entry.folder && !(below_class && IsImageName(entry.name))) continue;
+    const std::string class_path = place.root + place.split + "/" + place.class_name;
+    if (!entry.folder && !(entry.name.starts_with(class_path + "/") && IsImageName(entry.name))) continue;
     if (place.class_name.empty() || place.class_name[0] == '.') continue;
-    auto& images = layout[place.split][place.class_name];
-    if (!entry.folder) images.push_back(i);
+    auto& images = layouts[place.root][place.split][place.class_name];
+    if (entry.folder) continue;
+    images.push_back(i);
+    with_images.insert(place.root);
   }
-  return layout;
+  std::set<std::string> roots = with_images;
+  if (roots.empty()) {
+    for (const auto& [root, layout] : layouts) roots.insert(root);
+  }
+  SY_ASSIGN_OR_RETURN(const std::string root, OnlyRoot(tree, roots, "train/CLASS or val/CLASS"));
+  return layouts[root];
 }
 
 // Names of folders are any bytes; a checkpoint keeps names of classes as UTF-8, and tells classes by them.
@@ -118,7 +125,7 @@ StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, cons
   dataset->name_ = name;
   SY_ASSIGN_OR_RETURN(dataset->tree_, FileTree::Open(path));
   const std::string& root = dataset->tree_->root();
-  const Layout layout = ReadLayout(*dataset->tree_);
+  SY_ASSIGN_OR_RETURN(const Layout layout, ReadLayout(*dataset->tree_));
   const auto train = layout.find("train");
   if (train == layout.end() && (split == Split::kTrain || layout.empty())) {
     return NotFound(

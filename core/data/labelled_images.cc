@@ -39,6 +39,7 @@ Status LabelledImages::Fill(int64_t epoch, int64_t index, std::span<void* const>
   const auto classes = static_cast<int64_t>(dataset_.class_names().size());
   if (sample.label < 0 || sample.label >= classes)
     return DataLoss("{}: label {} is outside of {} classes", Path(index), sample.label, classes);
+  SY_RETURN_IF_ERROR(Annotate(transform_.CheckExtents(sample.image), Path(index)));
   if (dtype_ == DType::kU8) {
     transform_.ApplyBytes(epoch, index, &sample.image, static_cast<uint8_t*>(rows[0]));
   } else {

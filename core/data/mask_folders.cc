@@ -1,6 +1,8 @@
 // Images and masks as files of their own, matched by name: folders of the user's, and Cityscapes.
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/base/text.h"
@@ -88,15 +90,22 @@ StatusOr<std::map<std::string, size_t>> FilesBelow(const FileTree& tree, const s
   return files;
 }
 
-// "" or the one folder in which everything lies, with a slash.
-std::string RootOf(const FileTree& tree, const MaskLayout& layout) {
+// "" or the one folder, with a slash, in which images and masks lie.
+StatusOr<std::string> RootOf(const FileTree& tree, const MaskLayout& layout) {
+  std::set<std::string> with_images, with_masks, with_both;
   for (const FileTree::Entry& entry : tree.entries()) {
-    const std::string inside = "/" + entry.name + "/";
-    const size_t at = inside.find(fmt::format("/{}/", layout.images));
-    if (at != std::string::npos && std::count(inside.begin(), inside.begin() + static_cast<ptrdiff_t>(at), '/') <= 1)
-      return at == 0 ? "" : inside.substr(1, at);
+    const auto note = [&](const std::string& kind, std::set<std::string>* roots) {
+      const size_t at = ("/" + entry.name + "/").find("/" + kind + "/");
+      if (at != std::string::npos &&
+          std::count(entry.name.begin(), entry.name.begin() + static_cast<ptrdiff_t>(at), '/') <= 1)
+        roots->insert(entry.name.substr(0, at));
+    };
+    note(layout.images, &with_images);
+    note(layout.masks, &with_masks);
   }
-  return "";
+  std::set_intersection(with_images.begin(), with_images.end(), with_masks.begin(), with_masks.end(),
+                        std::inserter(with_both, with_both.end()));
+  return OnlyRoot(tree, with_both.empty() ? with_images : with_both, layout.images);
 }
 
 // The samples of a split; none where there is no such folder.
@@ -125,7 +134,8 @@ StatusOr<std::unique_ptr<MaskFolders>> Open(const std::string& name, const std::
   auto dataset = std::make_unique<MaskFolders>();
   dataset->name_ = name;
   dataset->tree_ = tree;
-  SY_ASSIGN_OR_RETURN(dataset->pairs_, PairsOf(*tree, layout, RootOf(*tree, layout), split));
+  SY_ASSIGN_OR_RETURN(const std::string root, RootOf(*tree, layout));
+  SY_ASSIGN_OR_RETURN(dataset->pairs_, PairsOf(*tree, layout, root, split));
   if (!dataset->pairs_.empty()) return dataset;
   return NotFound("{}: expected {}, found no such image", tree->root(),
                   fmt::format(fmt::runtime(layout.expected), FoldersOf(split)[0]));
@@ -138,18 +148,31 @@ StatusOr<std::vector<std::string>> ClassesOf(const MaskFolders& masks, const std
     if (entry.folder || entry.name != root + "classes.txt") continue;
     std::vector<uint8_t> bytes;
     SY_RETURN_IF_ERROR(tree.Read(entry, &bytes));
-    return ParseClassNames(tree.Path(entry), bytes);
+    SY_ASSIGN_OR_RETURN(std::vector<std::string> names, ParseClassNames(tree.Path(entry), bytes));
+    if (names.size() > 1) return names;
+    return InvalidArgument("{}: expected the names of at least 2 classes, found {}", tree.Path(entry), names.size());
   }
   int largest = -1;
   Image mask;
+  Status unreadable;
+  int64_t read = 0;
   for (int64_t i = 0; i < masks.size(); ++i) {
-    SY_RETURN_IF_ERROR(masks.ReadMask(i, &mask));
+    if (const Status status = masks.ReadMask(i, &mask); !status.ok()) {  // a bad sample, when its turn comes
+      if (unreadable.ok()) unreadable = status;
+      continue;
+    }
+    ++read;
     for (const uint8_t number : mask.bytes) {
       if (number != kIgnoredClass) largest = std::max<int>(largest, number);
     }
   }
-  if (largest < 0)
-    return DataLoss("{}: expected class ids in its masks, found nothing but 255, which is ignored", tree.root());
+  if (read == 0) SY_RETURN_IF_ERROR(unreadable);
+  if (largest < 1) {
+    return DataLoss(
+        "{}: expected ids of at least 2 classes in its masks, found {}; 255 is no class: where it stands for the "
+        "foreground, write 1 instead",
+        tree.root(), largest < 0 ? "nothing but 255, which counts nowhere" : "no other than 0");
+  }
   std::vector<std::string> names;
   for (int c = 0; c <= largest; ++c) names.push_back(fmt::format("class {}", c));
   return names;
@@ -172,7 +195,7 @@ constexpr int kLargestLabelId = 33;
 StatusOr<std::unique_ptr<Dataset>> OpenMaskFolders(const std::string& name, const std::string& path, Split split) {
   SY_ASSIGN_OR_RETURN(const std::shared_ptr<const FileTree> tree, FileTree::Open(path));
   SY_ASSIGN_OR_RETURN(auto dataset, Open(name, tree, kOwn, split));
-  const std::string root = RootOf(*tree, kOwn);
+  SY_ASSIGN_OR_RETURN(const std::string root, RootOf(*tree, kOwn));
   const auto train = split == Split::kTrain ? nullptr : Open(name, tree, kOwn, Split::kTrain).value_or(nullptr);
   SY_ASSIGN_OR_RETURN(dataset->class_names_, ClassesOf(train ? *train : *dataset, root));
   dataset->map_ = Identity(static_cast<int>(dataset->class_names_.size()));

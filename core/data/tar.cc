@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
+#include <map>
 #include <optional>
 
 #include "core/base/text.h"
@@ -53,7 +55,7 @@ bool ChecksumMatches(const Block& block) {
 }
 
 // pax records are "length key=value\n". Fills what is there; false where a record is malformed.
-bool ParsePax(const std::string& text, std::string* name, int64_t* size) {
+bool ParsePax(const std::string& text, std::string* name, std::string* link, int64_t* size) {
   for (size_t at = 0; at < text.size();) {
     size_t length = 0;
     const char* begin = text.data() + at;
@@ -65,6 +67,7 @@ bool ParsePax(const std::string& text, std::string* name, int64_t* size) {
     if (equals == std::string::npos) return false;
     const std::string key = record.substr(0, equals), value = record.substr(equals + 1);
     if (key == "path") *name = value;
+    if (key == "linkpath") *link = value;
     if (key == "size") {
       int64_t number = 0;
       const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -83,10 +86,32 @@ std::string CleanName(std::string name) {
   return name;
 }
 
+// Appends, for each link, the file that it leads to under the link's name.
+void FollowLinks(const std::map<std::string, std::string>& links, std::vector<FileTree::Entry>* entries,
+                 std::vector<std::string>* lost_links) {
+  constexpr int kMostInARow = 40;  // links that lead to links, as the kernel follows them
+  std::map<std::string, FileTree::Entry> files;
+  for (const FileTree::Entry& entry : *entries) {
+    if (!links.empty() && !entry.folder) files[entry.name] = entry;
+  }
+  for (const auto& [name, first_target] : links) {
+    std::string target = first_target;
+    for (int i = 0; i < kMostInARow && links.contains(target); ++i) target = links.at(target);
+    const auto found = files.find(target);
+    if (found == files.end()) {
+      lost_links->push_back(name);
+    } else {
+      entries->push_back({name, false, found->second.offset, found->second.size});
+    }
+  }
+}
+
 }  // namespace
 
-Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTree::Entry>* entries) {
-  std::string long_name;
+Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTree::Entry>* entries,
+                std::vector<std::string>* lost_links) {
+  std::string long_name, long_link;
+  std::map<std::string, std::string> links;  // what names lead to, both in the archive
   int64_t long_size = -1;  // bytes; below 0: the header's own holds
   for (int64_t at = 0; at < size;) {
     if (size - at < kBlock) return DataLoss("tar archive ends inside a header at offset {}; fetch it again", at);
@@ -94,7 +119,7 @@ Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTre
     SY_RETURN_IF_ERROR(read_at(at, kBlock, block.data()));
     if (std::all_of(block.begin(), block.end(), [](uint8_t byte) { return byte == 0; })) {
       if (at == 0) return DataLoss("expected a tar archive, found zeros at its start");
-      return OkStatus();
+      break;
     }
     const auto header_size = NumberField(block, 124, 12);
     if (!ChecksumMatches(block) || !header_size || *header_size < 0) {
@@ -102,7 +127,7 @@ Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTre
                       at);
     }
     const char type = static_cast<char>(block[156]);
-    const bool describes_next = type == 'L' || type == 'x';
+    const bool describes_next = type == 'L' || type == 'K' || type == 'x';
     const int64_t member_size = describes_next || long_size < 0 ? *header_size : long_size;
     const int64_t begin = at + kBlock;
     if (member_size > size - begin) {
@@ -115,9 +140,9 @@ Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTre
       if (member_size > kMaxHeaderText) return DataLoss("broken tar header at offset {}: a name too long", begin);
       std::string text(static_cast<size_t>(member_size), '\0');
       SY_RETURN_IF_ERROR(read_at(begin, member_size, reinterpret_cast<uint8_t*>(text.data())));
-      if (type == 'L') {
-        long_name = text.substr(0, text.find('\0'));
-      } else if (!ParsePax(text, &long_name, &long_size)) {
+      if (type != 'x') {
+        (type == 'L' ? long_name : long_link) = text.substr(0, text.find('\0'));
+      } else if (!ParsePax(text, &long_name, &long_link, &long_size)) {
         return DataLoss("broken pax header at offset {}", begin);
       }
       continue;
@@ -131,14 +156,22 @@ Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTre
     const bool folder = type == '5' || (type == '\0' && !name.empty() && name.back() == '/');
     name = CleanName(name);
     if (folder || type == '0' || type == '\0' || type == '7') {
+      links.erase(name);
       if (!name.empty() && name != ".") entries->push_back({name, folder, begin, folder ? 0 : member_size});
     }
-    if (type != 'g' && type != 'K') {
+    if (type == '1' || type == '2') {  // a hard link to an earlier member; a symbolic one, from its own folder on
+      const std::filesystem::path target = long_link.empty() ? TextField(block, 157, 100) : long_link;
+      const std::filesystem::path from = type == '2' ? std::filesystem::path(name).parent_path() : "";
+      links[name] = CleanName((from / target).lexically_normal().generic_string());
+    }
+    if (type != 'g') {
       long_name.clear();
+      long_link.clear();
       long_size = -1;
     }
   }
   if (size == 0) return DataLoss("expected a tar archive, found an empty file");
+  FollowLinks(links, entries, lost_links);
   return OkStatus();
 }
 

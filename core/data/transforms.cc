@@ -124,6 +124,23 @@ Transform::Transform(const TransformOptions& options) : options_(options) {
   }
 }
 
+Status Transform::CheckExtents(const Image& image) const {
+  const EvaluationTransform& e = options_.evaluation;
+  int64_t side = e.resize;  // what the shorter side becomes; 0: no side keeps its proportion to the other
+  if (options_.train && options_.augmentation == Augmentation::kResizedCrop) side = 0;
+  if (options_.train &&
+      (options_.augmentation == Augmentation::kCrop || options_.augmentation == Augmentation::kCropFlip))
+    side = e.image_size;
+  const double shorter = std::min(image.height, image.width), longer = std::max(image.height, image.width);
+  const double pixels = static_cast<double>(side) * static_cast<double>(side) * longer / shorter;
+  if (pixels <= static_cast<double>(kMaxPixels)) return OkStatus();
+  return ResourceExhausted(
+      "an image of {} x {} pixels, whose shorter side becomes {}, would take {:.3g} pixels, above the limit of {}; "
+      "crop "
+      "it or leave it out",
+      image.width, image.height, side, pixels, kMaxPixels);
+}
+
 const Image& Transform::Prepare(int64_t epoch, int64_t index, Image* image, bool* mirrored) const {
   thread_local Image resized, cropped;
   const EvaluationTransform& e = options_.evaluation;

@@ -44,6 +44,9 @@ class Transform {
   void Apply(int64_t epoch, int64_t index, Image* image, float* out) const;
   void ApplyBytes(int64_t epoch, int64_t index, Image* image, uint8_t* out) const;
 
+  // ResourceExhausted where so narrow an image would become larger than kMaxPixels on its way: it is not to be applied.
+  Status CheckExtents(const Image& image) const;
+
   const TransformOptions& options() const { return options_; }
   int64_t elements() const {
     const EvaluationTransform& e = options_.evaluation;

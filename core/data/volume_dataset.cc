@@ -145,26 +145,39 @@ std::string SplitFolderOf(const std::string& path, Split split) {
   return "";
 }
 
-// classes.txt, a name a line; without one, the numbers up to the largest label of the files.
-StatusOr<std::vector<std::string>> ClassesOf(const std::string& path, const std::vector<VolumeFiles::Pair>& pairs) {
+// The names in classes.txt, a name a line; none without one.
+StatusOr<std::vector<std::string>> ListedClasses(const std::string& path) {
   const std::string listed = (fs::path(path) / "classes.txt").string();
   std::error_code ignored;
-  if (fs::exists(listed, ignored)) {
-    std::vector<uint8_t> bytes;
-    SY_RETURN_IF_ERROR(ReadWholeFile(listed, &bytes));
-    SY_ASSIGN_OR_RETURN(std::vector<std::string> names, ParseClassNames(listed, bytes));
-    if (names.size() > 1) return names;
-    return InvalidArgument("{}: expected the names of at least 2 classes, the background first, found {}", listed,
-                           names.size());
-  }
+  if (!fs::exists(listed, ignored)) return std::vector<std::string>();
+  std::vector<uint8_t> bytes;
+  SY_RETURN_IF_ERROR(ReadWholeFile(listed, &bytes));
+  SY_ASSIGN_OR_RETURN(std::vector<std::string> names, ParseClassNames(listed, bytes));
+  if (names.size() > 1) return names;
+  return InvalidArgument("{}: expected the names of at least 2 classes, the background first, found {}", listed,
+                         names.size());
+}
+
+// classes.txt; without one, the numbers up to the largest label of the files.
+StatusOr<std::vector<std::string>> ClassesOf(const std::string& path, const std::vector<VolumeFiles::Pair>& pairs) {
+  SY_ASSIGN_OR_RETURN(std::vector<std::string> listed, ListedClasses(path));
+  if (!listed.empty()) return listed;
   int largest = 1;
+  Status unreadable;
+  size_t read = 0;
   for (const auto& pair : pairs) {
-    SY_ASSIGN_OR_RETURN(const Volume labels, ReadVolume(pair.label));
-    for (const float label : labels.voxels) {
+    const StatusOr<Volume> labels = ReadVolume(pair.label);
+    if (!labels.ok()) {  // a bad sample, when its turn comes
+      if (unreadable.ok()) unreadable = labels.status();
+      continue;
+    }
+    ++read;
+    for (const float label : labels->voxels) {
       SY_RETURN_IF_ERROR(CheckLabel(pair.label, label, kMostClasses));
       if (label != kIgnoredClass) largest = std::max(largest, static_cast<int>(label));
     }
   }
+  if (read == 0) SY_RETURN_IF_ERROR(unreadable);
   return Numbers(largest);
 }
 
@@ -219,6 +232,9 @@ StatusOr<std::unique_ptr<Dataset>> OpenIdxVolumes(const std::string& name, const
     return DataLoss("{}: expected labels ({}), as the volumes of {}, found ({})", labels_path,
                     fmt::join(dataset->images_.dims, ", "), dataset->images_path_,
                     fmt::join(dataset->labels_.dims, ", "));
+  }
+  if (class_names.empty()) {
+    SY_ASSIGN_OR_RETURN(class_names, ListedClasses(path));
   }
   if (class_names.empty()) {
     const auto train_path = FindIdx(path, Split::kTrain, "labels");

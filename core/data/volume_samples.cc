@@ -17,6 +17,17 @@ void FillEmptyPatch(const Extents& patch, std::span<void* const> rows) {
   std::fill_n(static_cast<int32_t*>(rows[1]), VoxelsOf(patch), kNoClass);
 }
 
+Status CheckLabels(const Dataset& dataset, int64_t index, const Sample& sample) {
+  const auto voxels = static_cast<size_t>(VoxelsOf(ExtentsOf(sample.volume)));
+  if (!sample.voxels.empty() && sample.voxels.size() != voxels)
+    return DataLoss("{}: {} voxels, but {} labels", dataset.Path(index), voxels, sample.voxels.size());
+  const size_t known = dataset.class_names().size();
+  const auto strange = std::find_if(sample.voxels.begin(), sample.voxels.end(),
+                                    [&](uint8_t label) { return label >= known && label != kIgnoredClass; });
+  if (strange == sample.voxels.end()) return OkStatus();
+  return DataLoss("{}: class {} among its labels is outside of {} classes", dataset.Path(index), *strange, known);
+}
+
 }  // namespace
 
 std::vector<SampleTensor> VolumeTensors(const Extents& patch) {
@@ -27,6 +38,7 @@ std::vector<SampleTensor> VolumeTensors(const Extents& patch) {
 Status VolumePatches::Fill(int64_t epoch, int64_t index, std::span<void* const> rows) const {
   thread_local Sample sample;
   SY_RETURN_IF_ERROR(dataset_.Read(index, &sample));
+  SY_RETURN_IF_ERROR(CheckLabels(dataset_, index, sample));
   return Annotate(
       TrainingPatch(options_, epoch, index, &sample, static_cast<float*>(rows[0]), static_cast<int32_t*>(rows[1])),
       Path(index));
@@ -75,6 +87,7 @@ void VolumeWindows::MakeRoom(int64_t volume) const {
 StatusOr<std::shared_ptr<const Sample>> VolumeWindows::Read(int64_t volume) const {
   auto sample = std::make_shared<Sample>();
   SY_RETURN_IF_ERROR(dataset_.Read(volume, sample.get()));
+  SY_RETURN_IF_ERROR(CheckLabels(dataset_, volume, *sample));
   const Extents found = ExtentsOf(sample->volume), expected = extents_[static_cast<size_t>(volume)];
   if (found != expected) {
     return DataLoss(

@@ -1,5 +1,5 @@
-// The samples that each rank of a run has skipped, as a checkpoint's record keeps them, so that --max_bad_samples
-// counts them once over all of a run's parts.
+// The samples that each rank of a run has skipped, as a checkpoint's record keeps them, so that --max_bad_samples,
+// which is of each rank, counts them once over all of its parts of a run.
 #pragma once
 
 #include <cstdint>

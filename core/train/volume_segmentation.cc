@@ -34,7 +34,9 @@ class VolumeCollector : public Collector {
     if (volume_ != at.volume) {
       volume_ = at.volume;
       sample_ = nullptr;
-      if (auto sample = windows_.Get(at.volume); sample.ok()) {
+      auto sample = windows_.Get(at.volume);
+      if (!sample.ok() && !rows.empty()) return sample.status();  // it could be read when its windows were cut
+      if (sample.ok()) {
         sample_ = std::move(*sample);
         window_.Start(ExtentsOf(sample_->volume));
       }

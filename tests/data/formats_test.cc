@@ -129,6 +129,15 @@ TEST(Cifar10, ReadsAFolderAndACompressedTarAlike) {
   EXPECT_EQ((*OpenData("cifar10", archive.path(), Split::kTest))->size(), 4);
 }
 
+TEST(Cifar10, ACopyBelowIsNotReadAsWell) {
+  TemporaryFolder folder;
+  for (const char* name : {"a/data_batch_1.bin", "b/data_batch_1.bin"}) folder.Write(name, CifarRecords(3));
+  EXPECT_THAT(Error(OpenData("cifar10", folder.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("data_batch_*.bin is in a/ as well as in b/")));
+  folder.Write("data_batch_1.bin", CifarRecords(3));
+  EXPECT_EQ((*OpenData("cifar10", folder.path(), Split::kTrain))->size(), 3);
+}
+
 TEST(Cifar10, RefusesFilesThatAreNoWholeNumberOfRecordsOrHaveWrongLabels) {
   TemporaryFolder folder;
   Bytes records = CifarRecords(2);
@@ -168,6 +177,45 @@ TEST(ImageFolder, ReadsAFolderAndEveryKindOfTarAlike) {
     EXPECT_EQ((*from_tar)->Checksum(), (*train)->Checksum());
     EXPECT_THAT((*from_tar)->Path(6), HasSubstr("train/cat/last.png"));
   }
+}
+
+TEST(ImageFolder, ACopyBelowIsNotReadAsWell) {
+  TemporaryFolder folder;
+  for (const char* name : {"old/train/ant/1.jpg", "new/train/ant/1.jpg", "notes/test/ant/readme.txt"})
+    folder.Write(name, JpegBytes(Pattern(4, 4, 3)));
+  EXPECT_THAT(Error(OpenData("imagefolder", folder.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("is in new/ as well as in old/"), HasSubstr("give the folder of one of them")));
+  folder.Write("train/ant/1.jpg", JpegBytes(Pattern(4, 4, 3)));
+  EXPECT_EQ((*OpenData("imagefolder", folder.path(), Split::kTrain))->size(), 1);
+}
+
+TEST(ImageFolder, LinksInATarLeadToItsFiles) {
+  TemporaryFolder folder;
+  const auto link = [](const std::string& name, char type, const std::string& target) {
+    Bytes block = TarBytes({{name, {}}});
+    block.resize(512);
+    block[156] = static_cast<uint8_t>(type);
+    std::copy(target.begin(), target.end(), block.begin() + 157);
+    int sum = 8 * ' ';
+    for (size_t i = 0; i < block.size(); ++i) sum += i >= 148 && i < 156 ? 0 : block[i];
+    const std::string text = fmt::format("{:06o}", sum) + std::string(1, '\0') + " ";
+    std::copy(text.begin(), text.end(), block.begin() + 148);
+    return block;
+  };
+  Bytes tar;
+  for (const Bytes& part :
+       {link("train/ant/3.jpg", '2', "../ant/2.jpg"), link("train/ant/2.jpg", '1', "train/ant/1.jpg"),
+        link("train/ant/lost.jpg", '2', "/etc/passwd"), link("train/ant/loop.jpg", '2', "loop.jpg")})
+    tar.insert(tar.end(), part.begin(), part.end());
+  const Bytes files = TarBytes({{"train/ant/1.jpg", JpegBytes(Pattern(4, 4, 3))}});
+  tar.insert(tar.end(), files.begin(), files.end());
+  testing::internal::CaptureStderr();
+  const auto train = OpenData("imagefolder", folder.Write("x.tar", tar), Split::kTrain);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("2 links"), HasSubstr("left out"), HasSubstr("train/ant/loop.jpg")));
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  ASSERT_EQ((*train)->size(), 3);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ((*train)->Get(i)->image.bytes, (*train)->Get(0)->image.bytes);
 }
 
 TEST(ImageFolder, RefusesFoldersThatAreLaidOutDifferently) {

@@ -141,6 +141,35 @@ TEST_F(MaskFolderFiles, ReadsTheSameFromATarOneFolderDown) {
   EXPECT_EQ((*train)->Get(0)->mask.bytes, mask.bytes);
 }
 
+TEST_F(MaskFolderFiles, ACopyBelowIsNotReadAsWell) {
+  folder_.Write("all/images/train/x.png", PngBytes(Pattern(1, 2, 3)));
+  folder_.Write("all/masks/train/x.png", PngBytes(MaskOf(1, 2, {0, 1})));
+  EXPECT_EQ((*OpenMasked("segmentation", folder_.path(), Split::kTrain))->size(), 2);
+  for (const char* kind : {"images", "masks"}) {
+    std::filesystem::create_directory(folder_.path() + "/more");
+    std::filesystem::rename(folder_.path() + "/" + kind, folder_.path() + "/more/" + kind);
+  }
+  EXPECT_THAT(Error(), AllOf(HasSubstr("images is in all/ as well as in more/")));
+  std::filesystem::remove_all(folder_.path() + "/all/masks");
+  EXPECT_EQ((*OpenMasked("segmentation", folder_.path(), Split::kTrain))->size(), 2);
+}
+
+TEST_F(MaskFolderFiles, NeedTwoClasses) {
+  folder_.Write("masks/train/b.png", PngBytes(MaskOf(4, 6, Bytes(24, 255))));
+  folder_.Write("masks/train/town/a.png", PngBytes(MaskOf(2, 3, {0, 0, 0, 255, 0, 0})));
+  EXPECT_THAT(Error(), AllOf(HasSubstr("no other than 0"), HasSubstr("write 1 instead")));
+  folder_.Write("classes.txt", Text("road\n"));
+  EXPECT_THAT(Error(), AllOf(HasSubstr("classes.txt"), HasSubstr("at least 2 classes")));
+}
+
+TEST_F(MaskFolderFiles, AnUnreadableMaskIsABadSample) {
+  folder_.Write("masks/train/b.png", {1, 2, 3});
+  EXPECT_THAT(Error(), AllOf(HasSubstr("masks/train/b.png"), HasSubstr("expected a mask as a PNG file")));
+  EXPECT_EQ((*OpenMasked("segmentation", folder_.path(), Split::kTrain))->class_names().size(), 3u);
+  folder_.Write("masks/train/town/a.png", {1, 2, 3});
+  EXPECT_FALSE(OpenMasked("segmentation", folder_.path(), Split::kTrain).ok());
+}
+
 TEST_F(MaskFolderFiles, TwoImagesOfOneNameAreRefused) {
   folder_.Write("images/train/town/a.jpg", JpegBytes(Pattern(2, 3, 3)));
   EXPECT_THAT(Error(), AllOf(HasSubstr("town/a.png"), HasSubstr("town/a.jpg"), HasSubstr("would have the same mask")));

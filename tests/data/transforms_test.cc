@@ -144,6 +144,23 @@ TEST(Transform, NormalisesEachChannelWithItsOwnStatistics) {
   }
 }
 
+TEST(Transform, AnImageTooNarrowToBeResizedIsRefused) {
+  TransformOptions options = Plain(224, 3, Augmentation::kCrop, true);
+  options.evaluation.resize = 256;
+  const auto refuses = [&](int width) {
+    Image image;
+    image.Reshape(1, width, 1);
+    return !Transform::Create(options)->CheckExtents(image).ok();
+  };
+  EXPECT_FALSE(refuses((1 << 28) / 224 / 224));
+  EXPECT_TRUE(refuses((1 << 28) / 224 / 224 + 1));
+  options.train = false;
+  EXPECT_FALSE(refuses((1 << 28) / 256 / 256));
+  EXPECT_TRUE(refuses((1 << 28) / 256 / 256 + 1));
+  options.evaluation.resize = 0;
+  EXPECT_FALSE(refuses(60'000));
+}
+
 TEST(Transform, EvaluationResizesTheShorterSideAndTakesTheCentre) {
   Image resized, image = Pattern(50, 80, 3);
   Resize(Whole(image), 32, 51, Interpolation::kBicubic, &resized);

@@ -175,6 +175,13 @@ TEST_F(VolumePairs, AreVolumesToo) {
   }
 }
 
+TEST_F(VolumePairs, TakeClassNamesFromTheirFile) {
+  folder_.Write("classes.txt", {'b', 'g', '\n', 'f', 'r', 'o', 'n', 't', '\n', 'b', 'a', 'c', 'k'});
+  const auto train = OpenData("volume", folder_.path(), Split::kTrain);
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_THAT((*train)->class_names(), ElementsAre("bg", "front", "back"));
+}
+
 TEST_F(VolumePairs, MustAgree) {
   folder_.Write("train-labels-idx4-ubyte", IdxBytes({2, 2, 1, 2}, {0, 1, 2, 0, 0, 0, 1, 0}));
   EXPECT_THAT(Error(OpenData("volume", folder_.path(), Split::kTrain).status()),

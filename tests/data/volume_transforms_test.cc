@@ -242,6 +242,26 @@ TEST(VolumeWindows, OfAVolumeThatCannotBeReadAreOneThatSaysWhy) {
   EXPECT_TRUE(windows.Fill(0, 2, rows).ok());
 }
 
+TEST(VolumeSamples, OfADatasetWithLabelsOfNoClassAreRefused) {
+  struct Strange : Volumes {
+    Status Read(int64_t index, Sample* sample) const override {
+      SY_RETURN_IF_ERROR(Volumes::Read(index, sample));
+      index == 0 ? sample->voxels.push_back(0) : sample->voxels.assign(sample->voxels.size(), 200);
+      return OkStatus();
+    }
+  } data;
+  const VolumeWindows windows(data, {.patch = {2, 2, 2}}, 0);
+  const VolumePatches patches(data, {.patch = {2, 2, 2}});
+  std::vector<float> volume(8);
+  std::vector<int32_t> labels(8);
+  void* const rows[] = {volume.data(), labels.data()};
+  for (const SampleSource* source :
+       {static_cast<const SampleSource*>(&windows), static_cast<const SampleSource*>(&patches)}) {
+    EXPECT_THAT(Message(source->Fill(0, 0, rows)), AllOf(HasSubstr("volumes[0]"), HasSubstr("voxels, but")));
+    EXPECT_THAT(Message(source->Fill(0, 1, rows)), AllOf(HasSubstr("volumes[1]"), HasSubstr("class 200")));
+  }
+}
+
 // Its windows are many, but it is one bad sample, and is read once.
 TEST(VolumeWindows, OfAVolumeThatIsNotFiniteCountAsOneBadSample) {
   SetLogLevel(LogLevel::kError);

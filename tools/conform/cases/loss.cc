@@ -27,6 +27,7 @@ void AddLoss(Table& table) {
   table.Add("label_rank", "odd", {T({11, 7}), I({11}, 7)}, {I({11}, 0)}).exact = true;
   table.Add("label_rank", "ties", {T({8, 5}, Fill::kConstant, 1), I({8}, 5, Fill::kSignedIndex)}, {I({8}, 0)}).exact =
       true;
+  table.Add("label_rank", "not_numbers", {T({24, 7}, Fill::kExtreme), I({24}, 7)}, {I({24}, 0)}).exact = true;
   table.Add("label_rank", "imagenet", {T({3, 1000}), I({3}, 1000)}, {I({3}, 0)}).exact = true;
 }
 
