@@ -140,6 +140,7 @@ struct Instance::Impl {
   // Running
   Status Submit(const Stream& compute);
   Status RunSteps(const Stream& compute);
+  Status FinishStarted();  // collectives since the last Finish
   Status FinishHostCalls();
   Status FinishApart(const BoundStep& step);
   Status RunDebugged(const Stream& compute);

@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "core/graph/ops/collective.h"
 #include "core/plan/bound.h"
@@ -52,7 +53,9 @@ Status Instance::Run(const Stream& stream) {
 
 Status Instance::Impl::Submit(const Stream& compute) {
   performed = 0;
-  SY_RETURN_IF_ERROR(FinishHostCalls());  // of the run before: they wait for events that are recorded anew now
+  // Calls of the run before that are made beside the streams wait for events that are recorded anew now.
+  SY_RETURN_IF_ERROR(FinishStarted());
+  SY_RETURN_IF_ERROR(FinishHostCalls());
   if (start_event >= 0) SY_RETURN_IF_ERROR(events[static_cast<size_t>(start_event)].Record(compute));
   SY_RETURN_IF_ERROR(debugged() ? RunDebugged(compute) : RunSteps(compute));
   return WaitFor(at_end, compute);
@@ -61,14 +64,19 @@ Status Instance::Impl::Submit(const Stream& compute) {
 Status Instance::Finish() { return impl_->Finish(); }
 
 Status Instance::Impl::Finish() {
+  Status first = FinishStarted();
+  first.Update(FinishHostCalls());
+  return first;
+}
+
+Status Instance::Impl::FinishStarted() {
   Status first;
+  if (!std::exchange(started, false)) return first;
   for (const BoundStep& step : steps) {
-    if (!started || step.way != BoundStep::Way::kStarted) continue;
+    if (step.way != BoundStep::Way::kStarted) continue;
     const Status status = CommunicatorOf(step).Finish(*step.call);
     if (first.ok() && !status.ok()) first = Failed(step.node, status);
   }
-  started = false;
-  first.Update(FinishHostCalls());
   return first;
 }
 
