@@ -1,6 +1,11 @@
 #include "models/foreign_json.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
+
+#include "core/base/logging.h"
 
 namespace switchyard::foreign_json {
 
@@ -17,6 +22,10 @@ StatusOr<int> Positive(const Json& json, const char* field, int otherwise) {
   if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMost)
     return Unexpected(field, fmt::format("a whole number from 1 to {}", kMost), value);
   return value.get<int>();
+}
+
+StatusOr<int> Classes(const Json& json, const char* field, int otherwise) {
+  return At(json, field) == 0 ? otherwise : Positive(json, field, otherwise);
 }
 
 StatusOr<bool> Flag(const Json& json, const char* field, bool otherwise) {
@@ -39,6 +48,23 @@ StatusOr<int> Side(const Json& json, const char* field, int otherwise) {
   if (*height != *width || !height->is_number_integer() || height->get<int64_t>() < 1 || height->get<int64_t>() > kMost)
     return Unexpected(field, "the side of a square in pixels", value);
   return height->get<int>();
+}
+
+Json RatioIn(float ratio, const std::vector<int>& widths) {
+  const auto is_same = [&](double r) {
+    return std::all_of(widths.begin(), widths.end(), [&](int width) {
+      return static_cast<int64_t>(width * r) == static_cast<int64_t>(ratio * static_cast<float>(width));
+    });
+  };
+  const double plain = std::strtod(fmt::format("{}", ratio).c_str(), nullptr);  // as it was typed
+  if (is_same(plain)) return plain;
+  // Where the widest is at its number, the others, which are parts of it, are nearly always at theirs.
+  const int widest = *std::max_element(widths.begin(), widths.end());
+  const auto hidden = static_cast<int64_t>(ratio * static_cast<float>(widest));
+  double r = static_cast<double>(hidden) / widest;
+  while (static_cast<int64_t>(widest * r) < hidden) r = std::nextafter(r, std::numeric_limits<double>::infinity());
+  if (!is_same(r)) LogWarning("mlp_ratio {}: others round the widths of MLPs otherwise than here", ratio);
+  return r;
 }
 
 Json Repeated(const std::vector<float>& numbers, int channels) {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "core/base/logging.h"
 #include "models/foreign_json.h"
 
 namespace switchyard {
@@ -81,6 +82,47 @@ void AddHuggingFaceLabels(int classes, const std::vector<std::string>& class_nam
   (*config)["label2id"] = std::move(ids);
 }
 
+namespace {
+
+constexpr const char* kProcessors[] = {"ViT", "DeiT", "Bit", "CLIP", "ConvNext"};  // before "ImageProcessor…"
+
+// The kind of processor that the file names, ViT's where it names none.
+std::string ProcessorOf(const Json& json) {
+  for (const char* field : {"image_processor_type", "feature_extractor_type"}) {
+    const Json& type = At(json, field);
+    if (!type.is_string()) continue;
+    const std::string name = type.get<std::string>();
+    for (const char* const known : kProcessors) {
+      if (name.starts_with(known)) return known;
+    }
+    LogWarning("{}: {} is not known here and is read as ViTImageProcessor, which may treat images differently", field,
+               name);
+  }
+  return "ViT";
+}
+
+// ConvNextImageProcessor's geometry: from 384 pixels on the whole image becomes a square; below, a square is cut from
+// the middle of an image that is larger by 1 / crop_pct. Returns its side.
+StatusOr<int> ReadConvNextSize(const Json& json, EvaluationTransform* t) {
+  constexpr int kSquashes = 384;
+  int side = 0;
+  if (At(json, "size").is_number()) {
+    SY_ASSIGN_OR_RETURN(side, Positive(json, "size", kSquashes));
+  } else {
+    const Json& size = At(json, "size");
+    if (!size.is_null() && !(size.is_object() && size.contains("shortest_edge")))
+      return Unexpected("size", "a number or a shortest_edge, of a ConvNextImageProcessor", size);
+    SY_ASSIGN_OR_RETURN(side, Positive(size.is_null() ? Json::object() : size, "shortest_edge", kSquashes));
+  }
+  const Json& part = At(json, "crop_pct");
+  if (!part.is_null() && !(part.is_number() && part.get<double>() > 0.1 && part.get<double>() <= 1))
+    return Unexpected("crop_pct", "a number from 0.1 to 1", part);
+  t->resize = side >= kSquashes ? 0 : static_cast<int>(side / (part.is_null() ? 224.0 / 256 : part.get<double>()));
+  return side;
+}
+
+}  // namespace
+
 StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, int image_size, int channels) {
   if (!json.is_object()) return InvalidArgument("expected an object, found {}", json.type_name());
   EvaluationTransform t;
@@ -90,9 +132,14 @@ StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, int 
   SY_ASSIGN_OR_RETURN(const bool crop, Flag(json, "do_center_crop", false));
   if (!resize) return Unexpected("do_resize", "true", At(json, "do_resize"));
   const Json& size = At(json, "size");
-  const bool shorter = size.is_object() && size.contains("shortest_edge");
+  const bool convnext = ProcessorOf(json) == "ConvNext";
+  const bool shorter = !convnext && size.is_object() && size.contains("shortest_edge");
   int result = 0;
-  if (shorter) {
+  if (convnext) {
+    if (crop) return Unexpected("do_center_crop", "false of a ConvNextImageProcessor", At(json, "do_center_crop"));
+    SY_ASSIGN_OR_RETURN(result, ReadConvNextSize(json, &t));
+    t.interpolation = Interpolation::kBicubic;  // unless "resample" says otherwise
+  } else if (shorter) {
     SY_ASSIGN_OR_RETURN(t.resize, Positive(size, "shortest_edge", 224));
     result = t.resize;  // what it crops without being told
     if (!crop) return Unexpected("do_center_crop", "true where size is a shortest_edge", At(json, "do_center_crop"));

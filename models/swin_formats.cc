@@ -14,9 +14,11 @@ namespace {
 
 using Json = nlohmann::json;
 using foreign_json::At;
+using foreign_json::Classes;
 using foreign_json::Flag;
 using foreign_json::kMost;
 using foreign_json::Positive;
+using foreign_json::RatioIn;
 using foreign_json::Side;
 using foreign_json::Unexpected;
 using Swin = SwinTransformerConfig;
@@ -114,16 +116,29 @@ StatusOr<ForeignModel> ReadHuggingFaceSwin(const Json& config) {
   return FoundSwin(o, std::move(labels.names));
 }
 
+std::vector<int> WidthsOf(const Swin& o) {
+  std::vector<int> widths;
+  for (size_t i = 0; i < o.depths.size(); ++i) widths.push_back(o.width << i);
+  return widths;
+}
+
 StatusOr<ForeignFiles> WriteHuggingFaceSwin(const ResolvedModel& model, const EvaluationTransform& transform,
                                             const std::vector<std::string>& class_names) {
   const Swin o = SwinTransformerConfigOf(model);
+  const int side = o.image_size / o.patch >> (o.depths.size() - 1);  // of the last stage, the smallest
+  if (side < o.window) {
+    return InvalidArgument(
+        "window {} is larger than the last stage, of {} x {} patches: Hugging Face's Swin keeps more biases there than "
+        "there are; --names=timm takes this model",
+        o.window, side, side);
+  }
   Json config = {{"architectures", {"SwinForImageClassification"}},
                  {"model_type", "swin"},
                  {"embed_dim", o.width},
                  {"depths", Numbers(DepthsOf(o))},
                  {"num_heads", HeadsOf(o)},
                  {"window_size", o.window},
-                 {"mlp_ratio", JsonOf(o.mlp_ratio)},
+                 {"mlp_ratio", RatioIn(o.mlp_ratio, WidthsOf(o))},
                  {"qkv_bias", true},
                  {"hidden_act", "gelu"},
                  {"hidden_dropout_prob", 0.0},
@@ -164,7 +179,7 @@ StatusOr<ForeignModel> ReadTimmSwin(const Json& config) {
   SY_ASSIGN_OR_RETURN(o, SwinOfArchitecture(At(config, "architecture")));
   const Json& pool = At(config, "global_pool");
   if (!pool.is_null() && pool != "avg") return Unexpected("global_pool", "avg", pool);
-  SY_ASSIGN_OR_RETURN(o.classes, Positive(config, "num_classes", o.classes));
+  SY_ASSIGN_OR_RETURN(o.classes, Classes(config, "num_classes", o.classes));
   const Json arguments = At(config, "model_args").is_null() ? Json::object() : At(config, "model_args");
   if (!arguments.is_object()) return Unexpected("model_args", "an object", arguments);
   for (const auto& [name, value] : arguments.items()) {
@@ -173,9 +188,10 @@ StatusOr<ForeignModel> ReadTimmSwin(const Json& config) {
                              : name == "embed_dim"   ? &Swin::width
                              : name == "window_size" ? &Swin::window
                              : name == "in_chans"    ? &Swin::channels
-                             : name == "num_classes" ? &Swin::classes
                                                      : nullptr;
-    if (field != nullptr) {
+    if (name == "num_classes") {
+      SY_ASSIGN_OR_RETURN(o.classes, Classes(arguments, "num_classes", o.classes));
+    } else if (field != nullptr) {
       SY_ASSIGN_OR_RETURN(o.*field, Positive(arguments, name.c_str(), 0));
     } else if (name != "depths" && name != "num_heads" && name != "mlp_ratio" && name != "drop_path_rate") {
       return Unexpected("model_args", "sizes of a plain Swin Transformer", Json{{name, value}});
@@ -203,7 +219,7 @@ StatusOr<ForeignFiles> WriteTimmSwin(const ResolvedModel& model, const Evaluatio
                    {"depths", Numbers(DepthsOf(o))},
                    {"num_heads", HeadsOf(o)},
                    {"window_size", o.window},
-                   {"mlp_ratio", JsonOf(o.mlp_ratio)},
+                   {"mlp_ratio", RatioIn(o.mlp_ratio, WidthsOf(o))},
                    {"in_chans", o.channels}}},
                  {"pretrained_cfg", std::move(pretrained)}};
   if (class_names.size() == static_cast<size_t>(o.classes)) config["label_names"] = class_names;

@@ -1,6 +1,8 @@
 #include "models/vit_formats.h"
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <regex>
 #include <utility>
 
@@ -16,8 +18,10 @@ namespace {
 
 using Json = nlohmann::json;
 using foreign_json::At;
+using foreign_json::Classes;
 using foreign_json::Flag;
 using foreign_json::Positive;
+using foreign_json::RatioIn;
 using foreign_json::Side;
 using foreign_json::Unexpected;
 
@@ -54,6 +58,8 @@ StatusOr<ForeignModel> ReadHuggingFace(const Json& config) {
   SY_ASSIGN_OR_RETURN(o.heads, Positive(config, "num_attention_heads", 12));
   SY_ASSIGN_OR_RETURN(const int hidden, Positive(config, "intermediate_size", 3072));
   o.mlp_ratio = static_cast<float>(hidden) / static_cast<float>(o.width);
+  while (static_cast<int>(o.mlp_ratio * static_cast<float>(o.width)) < hidden)
+    o.mlp_ratio = std::nextafter(o.mlp_ratio, std::numeric_limits<float>::infinity());
   SY_ASSIGN_OR_RETURN(o.image_size, Side(config, "image_size", 224));
   SY_ASSIGN_OR_RETURN(o.patch, Side(config, "patch_size", 16));
   SY_ASSIGN_OR_RETURN(o.channels, Positive(config, "num_channels", 3));
@@ -113,19 +119,20 @@ StatusOr<ForeignModel> ReadTimm(const Json& config) {
   SY_ASSIGN_OR_RETURN(o, ConfigOfArchitecture(At(config, "architecture")));
   const Json& pool = At(config, "global_pool");
   if (!pool.is_null() && pool != "token" && pool != "") return Unexpected("global_pool", "token", pool);
-  SY_ASSIGN_OR_RETURN(o.classes, Positive(config, "num_classes", 1000));
+  SY_ASSIGN_OR_RETURN(o.classes, Classes(config, "num_classes", 1000));
   const Json arguments = At(config, "model_args").is_null() ? Json::object() : At(config, "model_args");
   if (!arguments.is_object()) return Unexpected("model_args", "an object", arguments);
   for (const auto& [name, value] : arguments.items()) {
-    int VisionTransformerConfig::*const field = name == "img_size"      ? &VisionTransformerConfig::image_size
-                                                : name == "patch_size"  ? &VisionTransformerConfig::patch
-                                                : name == "embed_dim"   ? &VisionTransformerConfig::width
-                                                : name == "depth"       ? &VisionTransformerConfig::depth
-                                                : name == "num_heads"   ? &VisionTransformerConfig::heads
-                                                : name == "in_chans"    ? &VisionTransformerConfig::channels
-                                                : name == "num_classes" ? &VisionTransformerConfig::classes
-                                                                        : nullptr;
-    if (field != nullptr) {
+    int VisionTransformerConfig::*const field = name == "img_size"     ? &VisionTransformerConfig::image_size
+                                                : name == "patch_size" ? &VisionTransformerConfig::patch
+                                                : name == "embed_dim"  ? &VisionTransformerConfig::width
+                                                : name == "depth"      ? &VisionTransformerConfig::depth
+                                                : name == "num_heads"  ? &VisionTransformerConfig::heads
+                                                : name == "in_chans"   ? &VisionTransformerConfig::channels
+                                                                       : nullptr;
+    if (name == "num_classes") {
+      SY_ASSIGN_OR_RETURN(o.classes, Classes(arguments, "num_classes", o.classes));
+    } else if (field != nullptr) {
       SY_ASSIGN_OR_RETURN(o.*field, Positive(arguments, name.c_str(), 0));
     } else if (name == "mlp_ratio" && value.is_number() && value.get<double>() > 0 && value.get<double>() < 1024) {
       o.mlp_ratio = value.get<float>();
@@ -154,7 +161,7 @@ StatusOr<ForeignFiles> WriteTimm(const ResolvedModel& model, const EvaluationTra
                    {"embed_dim", o.width},
                    {"depth", o.depth},
                    {"num_heads", o.heads},
-                   {"mlp_ratio", o.mlp_ratio},
+                   {"mlp_ratio", RatioIn(o.mlp_ratio, {o.width})},
                    {"in_chans", o.channels}}},
                  {"pretrained_cfg", std::move(pretrained)}};
   if (class_names.size() == static_cast<size_t>(o.classes)) config["label_names"] = class_names;

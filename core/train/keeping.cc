@@ -15,6 +15,7 @@
 #include "core/train/architecture.h"
 #include "core/train/bad_samples.h"
 #include "core/train/batch_division.h"
+#include "core/train/mixed_precision.h"
 #include "core/train/save_meeting.h"
 #include "core/train/snapshot.h"
 
@@ -369,7 +370,22 @@ StatusOr<std::optional<double>> Keeping::BestIn(const nlohmann::json& record, co
 Status Keeping::Restore() {
   SY_RETURN_IF_ERROR(RestoreSnapshot(engine_, model_, *resumed_, *config_.resume, !config_.broadcast_buffers));
   resumed_.reset();
-  return OkStatus();
+  return LimitLossScale();
+}
+
+// The run that was saved may have had other limits.
+Status Keeping::LimitLossScale() {
+  constexpr char kName[] = "loss_scale";
+  if (engine_.layout().Find(kName) == nullptr) return OkStatus();
+  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed,
+                      MixedPrecisionOf(config_, engine_.world().device->info().static_loss_scale));
+  float saved = 0;
+  SY_RETURN_IF_ERROR(engine_.memory().Download(kName, &saved, sizeof saved));
+  const float limited = std::clamp(saved, mixed.loss_scale.minimum, mixed.loss_scale.maximum);
+  if (limited == saved) return OkStatus();
+  if (owner())
+    LogWarning("the loss scale was {:g}; from here on it is {:g}, by --min_scale and --max_scale", saved, limited);
+  return engine_.memory().Upload(kName, &limited, sizeof limited);
 }
 
 }  // namespace switchyard

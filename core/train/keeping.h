@@ -44,6 +44,7 @@ class Keeping {
   Status Finish();  // waits until all is written, and gives the folder free
 
  private:
+  Status LimitLossScale();
   Status MakeOrTakeUpRunFolder();
   Status ChooseWriters();
   StatusOr<bool> EveryRankSharesRunFolder();

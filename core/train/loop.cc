@@ -182,6 +182,7 @@ Status TrainingLoop::AfterUpdate(bool stop) {
 StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
   RunPosition& at = parts_.position;
   SY_ASSIGN_OR_RETURN(result_.evaluation, parts_.evaluate());
+  evaluated_at_ = at.data_step;
   const auto& decides = parts_.config.best_by == "ema" ? result_.evaluation.ema : result_.evaluation.metrics;
   const auto value = decides.find(parts_.task.best().name);
   const bool best = value != decides.end() && (!at.best || parts_.task.Better(value->second, *at.best));
@@ -199,7 +200,9 @@ Status TrainingLoop::Save(bool best) {
   saved_at_ = parts_.position.data_step;
   parts_.position.bad_samples = parts_.loader.bad_samples();
   parts_.position.skipped = parts_.gradients.skipped();
-  return parts_.keeping.Save(parts_.position, parts_.timetable.updates_per_epoch, best, result_.evaluation);
+  const bool evaluated = evaluated_at_ == parts_.position.data_step;  // else the metrics are of older weights
+  return parts_.keeping.Save(parts_.position, parts_.timetable.updates_per_epoch, best,
+                             evaluated ? result_.evaluation : EvaluationResult{});
 }
 
 StatusOr<TrainingResult> TrainingLoop::Finish() {

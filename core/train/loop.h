@@ -64,7 +64,7 @@ class TrainingLoop {
   Recording recording_;                 // with --profile
   Interval interval_;
   TrainingResult result_;
-  int64_t end_epoch_ = 0, saved_at_ = 0;
+  int64_t end_epoch_ = 0, saved_at_ = 0, evaluated_at_ = -1;
   int64_t trained_ = 0;  // updates, here
 };
 

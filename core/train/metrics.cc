@@ -34,7 +34,10 @@ StatusOr<MetricsWriter> MetricsWriter::Open(const Folder& folder, const std::str
 
 Status MetricsWriter::Write(const MetricsRecord& record) { return file_.Append(Line(record)); }
 
-StatusOr<std::vector<MetricsRecord>> ReadMetrics(const std::string& path) {
+namespace {
+
+// damaged: gets the errors of lines that are none, which are left out; null: the first of them is returned.
+StatusOr<std::vector<MetricsRecord>> ReadRecords(const std::string& path, std::vector<Status>* damaged) {
   SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestLog));
   std::vector<MetricsRecord> records;
   JsonRules rules;
@@ -42,16 +45,30 @@ StatusOr<std::vector<MetricsRecord>> ReadMetrics(const std::string& path) {
   size_t line_number = 1;
   for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1, ++line_number) {
     auto record = ParseJson<MetricsRecord>(std::string_view(text).substr(begin, end - begin), rules);
-    if (!record.ok()) return DataLoss("{}:{}: {}", path, line_number, Message(record.status()));
-    if (!record->is_object()) return DataLoss("{}:{}: expected a JSON object on this line", path, line_number);
-    records.push_back(std::move(*record));
+    Status status;
+    if (!record.ok()) {
+      status = DataLoss("{}:{}: {}", path, line_number, Message(record.status()));
+    } else if (!record->is_object()) {
+      status = DataLoss("{}:{}: expected a JSON object on this line", path, line_number);
+    } else {
+      records.push_back(std::move(*record));
+      continue;
+    }
+    if (damaged == nullptr) return status;
+    damaged->push_back(std::move(status));
   }
   return records;
 }
 
+}  // namespace
+
+StatusOr<std::vector<MetricsRecord>> ReadMetrics(const std::string& path) { return ReadRecords(path, nullptr); }
+
 Status DropMetricsAfter(const Folder& folder, const std::string& name, int64_t step) {
   if (!folder.Has(name)) return OkStatus();
-  SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadMetrics(folder.PathOf(name)));
+  std::vector<Status> damaged;
+  SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadRecords(folder.PathOf(name), &damaged));
+  if (!damaged.empty()) LogWarning("{}; {} such lines of the log are dropped", Message(damaged[0]), damaged.size());
   std::string kept;
   for (const MetricsRecord& record : records) {
     const auto found = record.find("step");

@@ -15,6 +15,11 @@ std::atomic<int> training = 0;    // Stoppings that live
 std::atomic<bool> asked = false;  // a signal came since the first of them was made
 std::mutex making;                // of them
 
+// A scheduler and a launcher may both send a SIGTERM. One that comes so long after the first is of somebody who no
+// longer wants to wait.
+constexpr std::chrono::seconds kSameRequest(3);
+std::atomic<std::chrono::steady_clock::time_point> first_request{};  // the epoch: no SIGTERM came
+
 // A launcher sends its signal to one rank after the other. The ranks that another one's copy has stopped still get
 // their own, which then asks for nothing more: one that comes within this time is dropped.
 constexpr std::chrono::seconds kCopyUnderWay(10);
@@ -60,6 +65,13 @@ class Waiter {
   }
 
  private:
+  static bool EndsAtOnce(int signal) {
+    if (signal != SIGTERM) return false;
+    const auto now = std::chrono::steady_clock::now();
+    auto first = std::chrono::steady_clock::time_point{};
+    return !first_request.compare_exchange_strong(first, now) && now - first > kSameRequest;
+  }
+
   void Wait() {
     const sigset_t awaited = SetOf({SIGTERM, SIGUSR1});
     for (;;) {
@@ -67,9 +79,10 @@ class Waiter {
       const std::lock_guard lock(delivery_);
       if (ending_) return;
       if (signal < 0) continue;
-      if (training > 0) {
+      if (training > 0 && !EndsAtOnce(signal)) {
         asked = true;
-      } else if (std::chrono::steady_clock::now() > copy_until.exchange(std::chrono::steady_clock::time_point{})) {
+      } else if (training > 0 ||
+                 std::chrono::steady_clock::now() > copy_until.exchange(std::chrono::steady_clock::time_point{})) {
         LetThrough(signal);
       }
     }
@@ -105,7 +118,7 @@ Stopping::Stopping(Communicator* communicator) : communicator_(communicator), ag
   const std::lock_guard lock(making);
   if (training == 0) {
     asked = false;
-    copy_until = Clock::time_point{};
+    first_request = copy_until = Clock::time_point{};
   }
   ++training;
 }

@@ -1,5 +1,6 @@
 // Ending a run early: SIGTERM and SIGUSR1 (what schedulers send before they take a machine away) end it after an update
-// on which all ranks agree.
+// on which all ranks agree. A second SIGTERM, more than 3 seconds after the first, ends the process at once, whatever
+// it waits for.
 //
 // There is no signal handler: it would run on the stack of whichever thread the signal finds, and a kernel may have
 // turned its stack pointer to a workspace (oneDNN's matrix products do), whose end the handler's frame would write

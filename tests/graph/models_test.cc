@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/foreign_format.h"
+#include "models/foreign_json.h"
 #include "models/hugging_face.h"
 #include "models/model.h"
 #include "models/timm.h"
@@ -481,10 +482,11 @@ TEST(HuggingFace, APreprocessorIsReadAsItWasWritten) {
 TEST(HuggingFace, APreprocessorMakesTheSamePixelsHereAsThere) {
   const nlohmann::json recorded =
       nlohmann::json::parse(std::ifstream(SWITCHYARD_FIXTURES "/hugging_face.json"))["pixels"];
-  ASSERT_EQ(recorded.size(), 20u);
+  ASSERT_EQ(recorded.size(), 35u);
   for (const nlohmann::json& c : recorded) {
     TransformOptions options;
-    const auto read = ReadHuggingFacePreprocessor(c["preprocessor"], 28, 3);
+    const int side = c["side"];
+    const auto read = ReadHuggingFacePreprocessor(c["preprocessor"], side, 3);
     ASSERT_TRUE(read.ok()) << Message(read.status());
     options.evaluation = *read;
     Image image;
@@ -496,11 +498,52 @@ TEST(HuggingFace, APreprocessorMakesTheSamePixelsHereAsThere) {
         }
       }
     }
-    std::vector<float> out(28 * 28 * 3);
+    std::vector<float> out(static_cast<size_t>(side * side * 3));
     Transform::Create(options)->Apply(0, 0, &image, out.data());
     std::vector<uint8_t> bytes;
     for (const float value : out) bytes.push_back(static_cast<uint8_t>(std::lround(value * 255)));
     EXPECT_EQ(crc32(0, bytes.data(), static_cast<uInt>(bytes.size())), c["crc32"].get<uint32_t>()) << c;
+  }
+}
+
+TEST(HuggingFace, AResNetOf2022IsPreprocessedAsAConvNext) {
+  const auto read = ReadHuggingFacePreprocessor(
+      {{"feature_extractor_type", "ConvNextFeatureExtractor"}, {"crop_pct", 0.875}, {"size", 224}, {"resample", 3}},
+      224, 3);
+  ASSERT_TRUE(read.ok()) << Message(read.status());
+  EXPECT_EQ(read->resize, 256);
+  EXPECT_EQ(read->interpolation, Interpolation::kBicubic);
+}
+
+TEST(HuggingFace, ASwinWhoseWindowIsLargerThanAStageHasNoCounterpart) {
+  const ResolvedModel model = Resolved({.name = "swin_tiny_cifar", .own = {{"window", 8}}});
+  const std::vector<ForeignFormat>& formats = model.info->family->formats();
+  const auto format = [&](const char* name) {
+    return *std::find_if(formats.begin(), formats.end(),
+                         [&](const ForeignFormat& f) { return f.name == std::string(name); });
+  };
+  EXPECT_THAT(Message(format("huggingface").write(model, {}, {}).status()),
+              AllOf(HasSubstr("window 8"), HasSubstr("--names=timm")));
+  EXPECT_TRUE(format("timm").write(model, kCropped, {}).ok());
+}
+
+TEST(Timm, AnMlpRatioMakesTheHiddenWidthThatIsHere) {
+  for (int width = 60; width <= 768; width += 4) {
+    for (float ratio = 1.1f; ratio < 5; ratio += 0.1f) {
+      const double written = foreign_json::RatioIn(ratio, {width});
+      EXPECT_EQ(static_cast<int64_t>(width * written), static_cast<int64_t>(ratio * static_cast<float>(width)))
+          << width << " times " << ratio;
+    }
+  }
+  EXPECT_EQ(foreign_json::RatioIn(2.5f, {96, 192, 384}).dump(), "2.5");
+}
+
+TEST(HuggingFace, AnMlpIsAsWideAsItSays) {
+  for (const int hidden : {1408, 1411, 3072, 4097}) {
+    const auto read = ReadForeignConfig(
+        {{"model_type", "vit"}, {"hidden_size", 1408}, {"num_attention_heads", 16}, {"intermediate_size", hidden}});
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    EXPECT_EQ(static_cast<int>(ConfigOf(*read).mlp_ratio * 1408.0f), hidden);
   }
 }
 
@@ -590,6 +633,7 @@ TEST(Timm, OtherArchitecturesAreRefusedByField) {
     return read.ok() ? fmt::format("{} {}", ConfigOf(*read).width, ConfigOf(*read).image_size) : Message(read.status());
   };
   EXPECT_EQ(error("global_pool", "token"), "384 384");
+  EXPECT_EQ(error("num_classes", 0), "384 384") << "without a classifier";
   EXPECT_THAT(error("global_pool", "avg"), HasSubstr("global_pool"));
   EXPECT_THAT(error("architecture", "vit_base_patch16_clip_224"), HasSubstr("architecture"));
   EXPECT_THAT(error("architecture", 3), HasSubstr("architecture"));

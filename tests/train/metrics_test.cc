@@ -49,6 +49,14 @@ TEST_F(MetricsTest, DropsWhatCameAfterTheStepOfAResume) {
   EXPECT_TRUE(DropMetricsAfter(*Folder::Open(In("")), "absent", 2).ok());
 }
 
+TEST_F(MetricsTest, ADamagedLineDoesNotKeepARunFromGoingOn) {
+  WriteText(In("m.jsonl"), "{\"step\":1}\nnonsense\n[]\n{\"step\":2}\n{\"step\":3}\n");
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(DropMetricsAfter(*Folder::Open(In("")), "m.jsonl", 2).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("m.jsonl:2: not JSON"));
+  EXPECT_EQ(ReadText(In("m.jsonl")), "{\"step\":1}\n{\"step\":2}\n");
+}
+
 TEST_F(MetricsTest, ALogThatNobodyCanReadAnyMoreIsAnError) {
   auto writer = MetricsWriter::Open(*Folder::Make(In("log")), "m.jsonl");
   auto events = EventFile::Create(*Folder::Open(In("log")));

@@ -119,6 +119,22 @@ TEST(Stopping, OutsideARunASignalMeansWhatItMeantToTheProgram) {
   sigaction(SIGUSR1, &before, nullptr);
 }
 
+TEST(Stopping, ASecondSigtermAfterAWhileEndsTheProcess) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto ask_three_times = [] {
+    const StopSignals signals;
+    const Stopping stopping(nullptr);
+    const auto ask = [] { kill(getpid(), SIGTERM), std::this_thread::sleep_for(milliseconds(100)); };
+    ask(), ask(), fputs("two at once are one;", stderr);
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    kill(getpid(), SIGUSR1);
+    std::this_thread::sleep_for(milliseconds(100));
+    fputs("another signal asks again;", stderr);
+    ask(), std::this_thread::sleep_for(std::chrono::seconds(10));
+  };
+  EXPECT_EXIT(ask_three_times(), testing::KilledBySignal(SIGTERM), "two at once are one;another signal asks again;");
+}
+
 TEST(Stopping, ChildrenStartWithNoSignalBlocked) {
   const StopSignals signals;
   int ends[2];

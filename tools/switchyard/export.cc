@@ -50,11 +50,14 @@ Status ExportCommand(const CommandLine& line) {
   std::vector<NamedTensor> entries;
   for (const auto& [name, tensor] : tensors)
     entries.push_back({name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
-  SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Make(place));
-  SY_RETURN_IF_ERROR(WriteTensorFile(folder, "model.safetensors", entries).status());
   SY_ASSIGN_OR_RETURN(const EvaluationTransform transform, EvaluationOf(model.setup.config, model.setup.model));
+  ForeignFiles files;
   if (format->write != nullptr) {
-    SY_ASSIGN_OR_RETURN(const ForeignFiles files, format->write(resolved, transform, model.classes));
+    SY_ASSIGN_OR_RETURN(files, format->write(resolved, transform, model.classes));
+  }
+  SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Make(place));  // nothing of what cannot be exported
+  SY_RETURN_IF_ERROR(WriteTensorFile(folder, "model.safetensors", entries).status());
+  if (format->write != nullptr) {
     SY_RETURN_IF_ERROR(WriteJson(folder, "config.json", files.config));
     SY_RETURN_IF_ERROR(WriteJson(folder, "preprocessor_config.json", files.preprocessor));
   }

@@ -245,8 +245,9 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   if (format.write != nullptr) {
     setup.model.for_others = [resolved, &format](const EvaluationTransform& transform,
                                                  const std::vector<std::string>& names) -> StatusOr<ForeignConfig> {
-      SY_ASSIGN_OR_RETURN(ForeignFiles files, format.write(resolved, transform, names));
-      return ForeignConfig{std::move(files.config), std::move(files.preprocessor)};
+      StatusOr<ForeignFiles> files = format.write(resolved, transform, names);
+      if (!files.ok()) return ForeignConfig{};  // checkpoints of a model that others do not know go without
+      return ForeignConfig{std::move(files->config), std::move(files->preprocessor)};
     };
   }
   return setup;
