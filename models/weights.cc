@@ -35,6 +35,18 @@ std::string Differences(const ModelFamily& family, const std::map<std::string, T
   return lines;
 }
 
+// The channels with which the model would have these weights, where its own number is what differs.
+std::optional<int> ChannelsOf(const ResolvedModel& model, const HostTensors& found) {
+  for (const int channels : {1, 3}) {
+    if (channels == model.channels) continue;
+    ResolvedModel other = model;
+    other.channels = channels;
+    bool only_head = false;
+    if (Differences(*model.info->family, WeightTypes(other), found, only_head).empty() || only_head) return channels;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tensors, bool reset_head) {
@@ -54,9 +66,13 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
   if (family.resample != nullptr) family.resample(expected, &tensors);
   bool only_head = false;
   if (const std::string lines = Differences(family, expected, tensors, only_head); !lines.empty()) {
+    std::string advice = only_head ? "only the classifier differs: --reset_head loads the rest and starts it afresh"
+                                   : "choose the model, patch and image size that the weights were made for";
+    if (const auto channels = ChannelsOf(model, tensors); channels && !only_head)
+      advice = fmt::format("they take images of {0}: --channels={0}, or choose the model that they were made for",
+                           *channels);
     return InvalidArgument("the weights do not fit {} with {} classes:{}\n{}", model.info->name, model.classes, lines,
-                           only_head ? "only the classifier differs: --reset_head loads the rest and starts it afresh"
-                                     : "choose the model, patch and image size that the weights were made for");
+                           advice);
   }
   return tensors;
 }

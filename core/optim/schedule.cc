@@ -105,8 +105,9 @@ StatusOr<int64_t> ParseWarmup(const std::string& text, int64_t steps, int64_t st
   const double unit = epochs ? static_cast<double>(steps_per_epoch) : whole ? 1.0 : static_cast<double>(steps);
   const double warmup = std::round(value * unit);
   if (warmup > static_cast<double>(steps)) {
-    return InvalidArgument("warm-up '{}' is {:.0f} steps, but the run has {}; shorten it, or train for more epochs",
-                           text, warmup, steps);
+    return InvalidArgument(
+        "warm-up '{}' is {:.0f} steps, but the run has {}; shorten it by --warmup, or train for more epochs", text,
+        warmup, steps);
   }
   return static_cast<int64_t>(warmup);
 }

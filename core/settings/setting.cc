@@ -54,8 +54,11 @@ Json NumberFromText(ValueType type, const std::string& text) {
   }
   int64_t whole = 0;
   uint64_t large = 0;
-  if (absl::SimpleAtoi(text, &whole)) return whole;
-  return absl::SimpleAtoi(text, &large) ? Json(large) : Json();
+  const size_t point = text.find('.');  // 3.0, as other programs write it
+  const bool is_whole = point == std::string::npos || text.find_first_not_of('0', point + 1) == std::string::npos;
+  const std::string digits = is_whole ? text.substr(0, point) : text;
+  if (absl::SimpleAtoi(digits, &whole)) return whole;
+  return absl::SimpleAtoi(digits, &large) ? Json(large) : Json();
 }
 
 Status CheckChoice(const Setting& setting, const std::string& word) {
@@ -123,7 +126,8 @@ StatusOr<Json> ValueFromText(const Setting& setting, const std::string& text) {
     return InvalidArgument("\"{}\" is not a value for --{}: expected {}{}", Printable(text), setting.name,
                            Words(setting.type), setting.word.empty() ? "" : " or " + setting.word);
   }
-  return WhereOpen(setting, std::move(value));
+  // Only what an earlier version wrote stands for a setting that is not given.
+  return value == 0 ? value : WhereOpen(setting, std::move(value));
 }
 
 StatusOr<Json> ValueFromJson(const Setting& setting, const Json& value, bool exact) {

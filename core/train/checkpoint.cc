@@ -158,7 +158,8 @@ Status SetLaterCheckpointsAside(const std::string& folder) {
 StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
   fs::path given(path);
   if (!given.has_filename()) given = given.parent_path();  // "run/" is "run"
-  std::vector<fs::path> candidates = {given, given / "latest", given / "checkpoints" / "latest"};
+  std::vector<fs::path> candidates = {given, given / "latest", given / "checkpoints" / "latest",
+                                      given / "run" / "checkpoints" / "latest"};
   if (given.filename() == "latest" || given.filename() == "best") {
     candidates.push_back(given.parent_path() / "checkpoints" / given.filename());
   }

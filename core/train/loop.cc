@@ -215,6 +215,7 @@ StatusOr<TrainingResult> TrainingLoop::Finish() {
     SY_ASSIGN_OR_RETURN(result_.picture, watching_->Finish(parts_.title));
   }
   result_.updates = at.data_step;
+  result_.trained = trained_;
   result_.skipped_updates = parts_.gradients.skipped().count;
   result_.epochs = at.epoch + (StepOfEpoch() == parts_.timetable.updates_per_epoch ? 1 : 0);
   result_.best = at.best;

@@ -39,6 +39,12 @@ bool LocaleIsUtf8() {
   return false;
 }
 
+}  // namespace
+
+std::string ThroughputText(double per_s) { return fmt::format("{:.{}f}", per_s, per_s < 10 ? 1 : 0); }
+
+namespace {
+
 std::string EpochText(const ProgressState& state) {
   if (state.epoch <= 0) return "";
   return state.epochs > 0 ? fmt::format("epoch {}/{}", state.epoch, state.epochs)
@@ -52,7 +58,7 @@ std::vector<std::string> Fields(const ProgressState& state, double remaining_s) 
     if (!std::isnan(value)) fields.push_back(text(value));
   };
   add(state.loss, [](double v) { return fmt::format("loss {:.4g}", v); });
-  add(state.images_per_s, [](double v) { return fmt::format("{:.{}f} images/s", v, v < 10 ? 1 : 0); });
+  add(state.images_per_s, [](double v) { return ThroughputText(v) + " images/s"; });
   add(remaining_s, [](double v) { return fmt::format("ETA {}", DurationText(v)); });
   add(state.lr, [](double v) { return fmt::format("lr {:.2g}", v); });
   add(state.grad_norm, [](double v) { return fmt::format("grad {:.3g}", v); });

@@ -69,5 +69,6 @@ class Progress {
 
 // "0:42", "12:07", "3:05:09", "2d 03:05".
 std::string DurationText(double seconds);
+std::string ThroughputText(double per_s);  // 0.2, 8.4 and 314
 
 }  // namespace switchyard

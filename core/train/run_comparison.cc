@@ -8,6 +8,7 @@
 #include "core/base/json.h"
 #include "core/base/text.h"
 #include "core/train/canvas.h"
+#include "core/train/progress.h"
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -119,7 +120,7 @@ std::vector<std::vector<std::string>> Rows(const std::vector<const LoggedRun*>& 
     rows.push_back({Printable(run->name), fmt::format("{}", s.updates), fmt::format("{:g}", s.epochs),
                     OrDash(s.loss, "{:.4f}"), OrDash(s.validation_loss, "{:.4f}"),
                     s.metric.empty() ? "-" : Printable(s.metric), OrDash(s.best, "{:.4f}"),
-                    OrDash(s.images_per_s, "{:.0f}"), OrDash(s.memory_bytes, "{:.1f} MB", 1e-6)});
+                    s.images_per_s ? ThroughputText(*s.images_per_s) : "-", OrDash(s.memory_bytes, "{:.1f} MB", 1e-6)});
   }
   return rows;
 }

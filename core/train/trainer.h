@@ -26,7 +26,8 @@
 namespace switchyard {
 
 struct TrainingResult {
-  int64_t updates = 0, epochs = 0;
+  int64_t updates = 0, epochs = 0;                       // of the run
+  int64_t trained = 0;                                   // updates since it was started or taken up again
   double train_loss = 0, images_per_s = 0, seconds = 0;  // images/s over all ranks, evaluation and saving left out
   EvaluationResult evaluation;
   std::optional<double> best;  // of the task's best() metric, over all evaluations

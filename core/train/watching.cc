@@ -11,8 +11,7 @@ namespace {
 StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_folder, const std::string& title,
                                 const Metric& best) {
   SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadMetrics(log));
-  Series train{"train loss", {}, {}}, validation{"validation loss", {}, {}},
-      drawn{best.words + " " + best.quantity, {}, {}};
+  Series train{"train loss", {}, {}}, validation{"validation loss", {}, {}}, drawn{best.words, {}, {}};
   const auto add = [](Series& series, const MetricsRecord& r, const std::string& key) {
     if (!r.contains(key) || !r[key].is_number() || !r.contains("step") || !r["step"].is_number()) return;
     series.x.push_back(r["step"].get<double>());

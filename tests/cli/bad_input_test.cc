@@ -50,10 +50,15 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
       {"--classes=3", "the dataset shapes has 10 classes"},
       {"--batch_size=4096", "use a smaller --batch_size"},
       {"--batch_size=8 --global_batch_size=100", "give one of them"},
-      {"--batch_size=0 --global_batch_size=5 --accumulation=2", "no multiple"},
+      {"--batch_size=0", "--batch_size: expected"},
+      {"--epochs=1.5", "\"1.5\" is not a value for --epochs"},
+      {"--epochs=0", "--epochs: expected"},
+      {"--suffix --steps=1", "--suffix needs a value"},
       {"--pretrained=none.safetensors", "none.safetensors"},
   };
   for (const auto& [flags, words] : cases) ExpectAloneRefused(SmallTraining(flags), {words});
+  ExpectAloneRefused("train --dataset=shapes --model=vit_micro --global_batch_size=5 --accumulation=2",
+                     {"no multiple"});
   ExpectAloneRefused("train --dataset=shapes --model=vit_micro --image_size=30", {"try --image_size=35"});
   ExpectAloneRefused("train --dataset=shapes --model=vit_micro --heads=7", {"no multiple of 7 heads"});
   ExpectAloneRefused("explain --model=resnet18 --channels=1",

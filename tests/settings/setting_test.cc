@@ -23,6 +23,7 @@ TEST(SettingValue, TextIsReadAsTheTypeOfItsField) {
   EXPECT_EQ(FromText("lr", "0.1"), 0.1);
   EXPECT_EQ(FromText("lr", "1e-3"), 1e-3);
   EXPECT_EQ(FromText("batch_size", "32"), 32);
+  EXPECT_EQ(FromText("batch_size", "3.0"), 3);
   EXPECT_EQ(FromText("batch_size", "auto"), "auto");
   EXPECT_EQ(FromText("seed", "18446744073709551615"), 18446744073709551615u);
   EXPECT_EQ(FromText("download", "no"), false);
@@ -37,9 +38,10 @@ TEST(SettingValue, TextIsReadAsTheTypeOfItsField) {
 TEST(SettingValue, WhatStoodForAbsenceIsAbsence) {
   EXPECT_TRUE(FromText("suffix", "").is_null());
   EXPECT_TRUE(FromText("lr", "").is_null());
-  EXPECT_TRUE(FromText("lr", "0").is_null());
-  EXPECT_TRUE(FromText("lr", "0.0").is_null());
-  EXPECT_TRUE(FromText("batch_size", "0").is_null());
+  EXPECT_EQ(FromText("lr", "0"), 0) << "who types it means it";
+  EXPECT_EQ(FromText("batch_size", "0"), 0);
+  EXPECT_TRUE(ValueFromJson(Row("lr"), 0, true)->is_null()) << "as earlier versions wrote it";
+  EXPECT_TRUE(ValueFromJson(Row("batch_size"), 0, true)->is_null());
   EXPECT_TRUE(FromText("min_lr", "-1").is_null());
   EXPECT_EQ(FromText("min_lr", "0"), 0);
   EXPECT_EQ(FromText("dropout", "0"), 0) << "a value, here";

@@ -145,7 +145,7 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
       Typed typed = TakeApart(argument, accepted);
       if (!accepted.Knows(typed.name)) return accepted.Unknown(typed.name);
       const Setting* const row = accepted.Row(typed.name);
-      const bool follows = i + 1 < arguments.size();
+      const bool follows = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
       if (!typed.has_value && row != nullptr && !row->bare.empty() &&
           !(follows && std::find(row->choices.begin(), row->choices.end(), arguments[i + 1]) != row->choices.end()))
         typed = {typed.name, row->bare, true};

@@ -27,7 +27,7 @@ void PrintEvaluation(const Task& task, const EvaluationResult& e, const std::vec
     }
     fmt::print("{}\n", result.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
-    fmt::print("{} images: {}, {:.0f} images/s\n", e.count, Text(task.metrics(), e), e.images_per_s);
+    fmt::print("{} images: {}, {} images/s\n", e.count, Text(task.metrics(), e), ThroughputText(e.images_per_s));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "core/train/fitting.h"
 #include "core/train/mixed_precision.h"
 #include "core/train/plans.h"
+#include "core/train/progress.h"
 #include "core/train/stopping.h"
 #include "core/train/without_effect.h"
 #include "fmt/ranges.h"
@@ -34,6 +35,10 @@ std::string RateText(const TrainConfig& c, const ScheduleOptions& schedule, int6
   return fmt::format("lr {:g} ({:g} scaled by --scale_lr={} from batch {} to {}{})", schedule.lr, c.lr, c.scale_lr,
                      c.base_batch_size, batch,
                      c.scale_lr_factor != 1 ? fmt::format(", x {:g}", c.scale_lr_factor) : "");
+}
+
+const char* Samples(const RunSetup& setup) {
+  return setup.resolved.info->family->data == Content::kMaskedVolumes ? "volumes" : "images";
 }
 
 // "500", "20e" and "0.3" as --warmup takes them.
@@ -78,8 +83,12 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   }
   const PlanReport& report = trainer.report();
   fmt::print("switchyard: {} on {}\n", setup.model.name, c.dataset);
-  fmt::print("  data        {} training and {} validation images, {} classes, checksum {:08x}\n", setup.train->size(),
-             setup.validation->size(), setup.train->class_names().size(), setup.train->Checksum());
+  const size_t classes = setup.train->class_names().size();
+  const bool merged = setup.resolved.classes == 1 && classes > 2;
+  fmt::print("  data        {} training and {} validation {}, {} classes{}, checksum {:08x}\n", setup.train->size(),
+             setup.validation->size(), Samples(setup), classes,
+             merged ? fmt::format(" as background and one foreground (--classes={} tells them apart)", classes) : "",
+             setup.train->Checksum());
   fmt::print("  model       {:.2f} M parameters, image {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6,
              fmt::join(InputShapeOf(setup.model), " x "));
   const int64_t batch = int64_t{c.batch_size} * world.data_size() * c.accumulation;
@@ -207,14 +216,23 @@ Status TrainCommand(const CommandLine& line) {
     }));
     SY_ASSIGN_OR_RETURN(const std::string peak, PeakText(setup.config, world));
     if (world.rank() != 0 || result.interrupted) return OkStatus();
-    fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates - result.skipped_updates, "update"), result.seconds);
+    const std::string whole = Count(result.updates - result.skipped_updates, "update");
+    if (result.trained == 0) {
+      fmt::print("\ntrained {} before; nothing was left to do: --steps or --epochs makes the run longer\n", whole);
+    } else if (result.trained < result.updates) {
+      fmt::print("\ntrained {}, {} of them here in {:.1f} s\n", whole, result.trained, result.seconds);
+    } else {
+      fmt::print("\ntrained {} in {:.1f} s\n", whole, result.seconds);
+    }
     const Metric best = trainer->task().best();
-    fmt::print("  {:<11} {} of {} validation images (best {})\n", best.quantity, Text({best}, result.evaluation),
-               result.evaluation.count, Text(best, result.best.value_or(0)));
+    fmt::print("  {:<11} {} of {} validation {} (best {})\n", best.quantity, Text({best}, result.evaluation),
+               result.evaluation.count, Samples(setup), Text(best, result.best.value_or(0)));
     if (result.skipped_updates > 0) {
       fmt::print("  skipped     {}, whose gradients were not finite\n", Count(result.skipped_updates, "update"));
     }
-    fmt::print("  throughput  {:.0f} images/s over {}\n", result.images_per_s, Count(world.size(), "rank"));
+    if (result.trained > 0)
+      fmt::print("  throughput  {} images/s over {}\n", ThroughputText(result.images_per_s),
+                 Count(world.size(), "rank"));
     if (!peak.empty()) fmt::print("  memory      {}\n", peak);
     fmt::print("  run         {}\n", result.run_folder);
     fmt::print("  loss curve  {}\n", result.picture);
