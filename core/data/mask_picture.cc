@@ -108,7 +108,7 @@ Image ColorsOf(const Image& mask) {
   Image colors;
   colors.Reshape(mask.height, mask.width, 3);
   for (size_t i = 0; i < mask.bytes.size(); ++i) {
-    const auto color = mask.bytes[i] == kIgnoredClass ? std::array<uint8_t, 3>() : ClassColor(mask.bytes[i]);
+    const auto color = ClassColor(mask.bytes[i]);
     for (size_t c = 0; c < 3; ++c) colors.bytes[3 * i + c] = color[c];
   }
   return colors;

@@ -88,7 +88,11 @@ Raster ExampleSheet(std::span<const Example> examples, SheetOf what) {
 }
 
 std::string ExampleFigures(std::span<const Example> examples) {
-  std::string html = "<div class=\"examples\">\n";
+  std::string html;
+  if (!examples.empty() && !IsEmpty(examples[0].truth_mask))
+    html += "<p>From top to bottom: the image, the true mask, the predicted one. Class 0 is black; light grey counts "
+            "nowhere.</p>\n";
+  html += "<div class=\"examples\">\n";
   for (const Example& example : examples) {
     html += "<figure>";
     const std::pair<const Raster*, const char*> pictures[] = {

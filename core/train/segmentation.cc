@@ -230,8 +230,7 @@ std::optional<Example> Segmentation::Show(std::span<const void* const> rows, con
   const auto colored = [&](auto class_of) {
     Raster mask{example.image.width, example.image.height, {}};
     for (size_t i = 0; i < pixels(); ++i) {
-      const uint8_t id = class_of(i);
-      const auto color = id == kIgnoredClass ? std::array<uint8_t, 3>{} : ClassColor(id);
+      const auto color = ClassColor(class_of(i));  // of 255, what counts nowhere, light grey
       mask.rgb.insert(mask.rgb.end(), color.begin(), color.end());
     }
     return mask;

@@ -220,8 +220,8 @@ std::optional<Example> VolumeSegmentation::Show(std::span<const void* const> row
   });
   const bool foreground = options_.classes == 1;
   example.truth_mask = picture([&](size_t i) {
-    const int32_t label = std::max(truth[i], 0);  // what does not count is black, as the background
-    return ClassColor(static_cast<uint8_t>(foreground ? std::min(label, 1) : label));
+    if (truth[i] < 0) return ClassColor(kIgnoredClass);
+    return ClassColor(static_cast<uint8_t>(foreground ? std::min(truth[i], 1) : truth[i]));
   });
   example.predicted_mask = picture([&](size_t i) { return ClassColor(prediction.classes[first + i]); });
   return example;

@@ -101,8 +101,8 @@ TEST(VolumePictures, AreTheMiddleSliceWithItsMasks) {
       const int grey = static_cast<int>(255 * (slice[static_cast<size_t>(i)] + 1) / 4);
       EXPECT_NEAR(color(example->image, i)[0], grey, 1);
       EXPECT_EQ(color(example->image, i)[0], color(example->image, i)[2]) << "grey";
-      const int label = std::max(labels_of_slice[static_cast<size_t>(i)], 0);
-      EXPECT_EQ(color(example->truth_mask, i), ClassColor(static_cast<uint8_t>(classes == 1 ? label > 0 : label)));
+      const int label = labels_of_slice[static_cast<size_t>(i)], shown = classes == 1 ? std::min(label, 1) : label;
+      EXPECT_EQ(color(example->truth_mask, i), ClassColor(label < 0 ? kIgnoredClass : static_cast<uint8_t>(shown)));
       EXPECT_EQ(color(example->predicted_mask, i),
                 ClassColor(static_cast<uint8_t>(i == 1 ? (classes == 1 ? 1 : 2) : 0)));
     }
