@@ -136,8 +136,7 @@ Status Transform::CheckExtents(const Image& image) const {
   if (pixels <= static_cast<double>(kMaxPixels)) return OkStatus();
   return ResourceExhausted(
       "an image of {} x {} pixels, whose shorter side becomes {}, would take {:.3g} pixels, above the limit of {}; "
-      "crop "
-      "it or leave it out",
+      "crop it or leave it out",
       image.width, image.height, side, pixels, kMaxPixels);
 }
 

@@ -351,5 +351,20 @@ TEST_F(Runs, GoingBackGivesUpWhatCameLater) {
   EXPECT_EQ(losses, 16u);
 }
 
+TEST_F(Runs, ACheckpointHasTheMetricOfItsOwnWeightsAndTheLossScaleOfNewLimits) {
+  ExpectSuccess(
+      Run("train --model=mlp --dataset=shapes --train_size=16 --validation_size=8 --batch_size=8 --epochs=2 "
+          "--save_every=1 --keep=9 --amp=O1 --device=cpu --threads=1 --output=run --tag=t --suffix=a"));
+  const std::string folder = "run/mlp/t/a";
+  const auto record = [&](int step) {
+    return nlohmann::json::parse(
+        std::ifstream(In(fmt::format("{}/run/checkpoints/step-{:08}/state.json", folder, step))));
+  };
+  EXPECT_TRUE(record(2).contains("top1"));
+  EXPECT_FALSE(record(3).contains("top1")) << "no evaluation after the third update";
+  ExpectSuccess(Run("train --steps=5 --init_scale=1024 --max_scale=4096 --threads=1 --resume=" + folder),
+                {"the loss scale was 65536; from here on it is 4096", "trained 5 updates, 1 of them here"});
+}
+
 }  // namespace
 }  // namespace switchyard
