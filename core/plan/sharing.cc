@@ -153,6 +153,7 @@ class Finder {
       }
       if (parts.empty() && node.bucket.empty()) continue;
       result_.in_place_concat[id] = true;
+      if (!node.bucket.empty()) made_[node.bucket] = id;
       for (const auto& [root, at] : parts) result_.part_of[root] = std::make_pair(id, at);
     }
   }
@@ -198,13 +199,28 @@ class Finder {
     }
   }
 
+  // What reads at the place of a state: the state itself, and where it is a bucket's place, what is put together there.
+  std::vector<std::pair<int, int>> ReadersAt(Ref state) const {
+    std::vector<std::pair<int, int>> found = readers_[result_.group[state]];
+    if (const auto made = made_.find(graph_.node(state.node).name); made != made_.end()) {
+      const auto& others = readers_[{made->second, 0}];
+      found.insert(found.end(), others.begin(), others.end());
+    }
+    return found;
+  }
+  bool LiesOver(Ref value, Ref state) const {
+    const auto made = made_.find(graph_.node(state.node).name);
+    return value == state || (made != made_.end() && result_.group[value] == Ref{made->second, 0} &&
+                              graph_.type(value).bytes() == graph_.type(state).bytes());
+  }
+
   // New values that lie elsewhere are copied over their states where their assignments stand, so that their place is
   // free from there on; but not before the old value has been read by all, and not from another state.
   void FindCopiesAtOnce() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (!IsAssign(node) || graph_.node(result_.group[node.inputs[1]].node).input) continue;
-      const auto& readers = readers_[result_.group[node.inputs[0]]];
+      const auto readers = ReadersAt(node.inputs[0]);
       if (std::all_of(readers.begin(), readers.end(),
                       [&](const auto& reader) { return HasRead(reader.first) < result_.position[id]; }))
         result_.copied_at_once[id] = true;
@@ -248,13 +264,13 @@ class Finder {
       bool possible = MakesValue(graph_, planned_, value.node) && !result_.part_of[value] &&
                       !result_.in_place_concat[value.node] && !result_.view_offset[value.node].has_value() &&
                       !result_.over_state[value];
-      for (const auto& [reader, index] : readers_[result_.group[state]]) {
+      for (const auto& [reader, index] : ReadersAt(state)) {
         if (!possible) break;
         if (reader == value.node) {
           const auto& inplace = planned_[reader].kernel->info().inplace;
           const bool legal = planned_[reader].fallback ||
                              (value.output < static_cast<int>(inplace.size()) && inplace[value.output] == index &&
-                              graph_.node(reader).inputs[index] == state);
+                              LiesOver(graph_.node(reader).inputs[index], state));
           possible = legal;
         } else {
           possible = HasRead(reader) < result_.position[value.node];
@@ -276,6 +292,7 @@ class Finder {
   const IdLists followers_;                               // by node: those with a control edge from it
   ValueTable<std::vector<std::pair<int, int>>> readers_;  // by group: (reader, input index)
   std::map<std::string, int> held_;                       // bucket → the input by which what it holds is read
+  std::map<std::string, int> made_;                       // bucket → the concat that fills it
 };
 
 }  // namespace

@@ -12,8 +12,11 @@
 namespace switchyard {
 namespace {
 
-const std::vector<int64_t> kSizes = {1, 63, 64, 65, 1000, 4097, 7};
+const std::vector<int64_t> kSizes = {1, 63, 64, 65, 1000, 4097, 7, 64};
 constexpr int64_t kMicroSteps = 3;
+// p2 and p7 are added to each other, so that one value is the gradient of both.
+constexpr size_t kTwin = 2, kTwinOf = 7;
+constexpr int64_t InputOf(size_t p) { return static_cast<int64_t>(p == kTwinOf ? kTwin : p); }
 using Share = DataParallelOptions::Share;
 
 // What gradients are: of type `dtype`, and integers of at most `most`.
@@ -28,21 +31,23 @@ struct Integers {
   }
 };
 
-// loss = Σ p·x: the gradient of p is the batch input x. SGD at rate 1 from zero leaves −Σ x.
+// loss = Σ p·x, and Σ (p2 + p7)·x2: the gradient of p is the batch input x. SGD at rate 1 from zero leaves −Σ x.
 Graph IntegerStep(DataParallelOptions options, BucketUse use, DType dtype) {
   Graph graph;
   std::vector<Value> parameters;
+  for (size_t p = 0; p < kSizes.size(); ++p)
+    parameters.push_back(graph.Input(fmt::format("p{}", p), {DType::kF32, {kSizes[p]}}, {Role::kParameter, {}, false}));
   Value loss;
   for (size_t p = 0; p < kSizes.size(); ++p) {
+    if (p == kTwinOf) continue;
     const TensorType type = {DType::kF32, {kSizes[p]}};
-    const Value parameter = graph.Input(fmt::format("p{}", p), type, {Role::kParameter, {}, false});
+    const Value parameter = p == kTwin ? ops::Add(parameters[p], parameters[kTwinOf]) : parameters[p];
     const Value x = graph.Input(fmt::format("x{}", p), type, {Role::kBatch, {}, false});
     const Value product = dtype == DType::kF32
                               ? ops::Mul(parameter, x)
                               : ops::Cast(ops::Mul(ops::Cast(parameter, dtype), ops::Cast(x, dtype)), DType::kF32);
     const Value term = ops::Sum(product);
     loss = loss ? ops::Add(loss, term) : term;
-    parameters.push_back(parameter);
   }
   const std::vector<Value> gradients = Gradients(loss, parameters);
   std::vector<ParameterGradient> pairs;
@@ -94,6 +99,7 @@ class Round {
   // Micro-step a of this rank, through the plan-th plan.
   Status Run(size_t plan, int64_t a) {
     for (size_t p = 0; p < kSizes.size(); ++p) {
+      if (p == kTwinOf) continue;
       std::vector<float> x(static_cast<size_t>(kSizes[p]));
       for (size_t i = 0; i < x.size(); ++i)
         x[i] = integers_.Contribution(SharedWorld().rank(), a, static_cast<int64_t>(p), static_cast<int64_t>(i));
@@ -128,7 +134,7 @@ void ExpectExactSums(const Round& round, int64_t micro_steps, float factor = 1) 
       float sum = 0;
       for (int rank = 0; rank < SharedWorld().size(); ++rank) {
         for (int64_t a = 0; a < micro_steps; ++a)
-          sum += round.integers().Contribution(rank, a, static_cast<int64_t>(p), static_cast<int64_t>(i));
+          sum += round.integers().Contribution(rank, a, InputOf(p), static_cast<int64_t>(i));
       }
       ASSERT_EQ(found[i], -sum * factor) << "p" << p << "[" << i << "]";
     }
@@ -157,9 +163,11 @@ TEST_P(BucketSize, DoesNotChangeASum) {
 }
 
 TEST_P(BucketSize, AndOverlapDoNotChangeABit) {
-  for (const bool overlap : {true, false}) {
+  for (const auto& [wire, overlap] :
+       {std::pair{DType::kF32, true}, {DType::kF32, false}, {DType::kF16, true}, {DType::kF16, false}}) {
+    SCOPED_TRACE(fmt::format("{}, overlap {}", NameOf(wire), overlap));
     Round round;
-    const Status made = round.Make({.bucket_bytes = GetParam()}, {BucketUse{}}, overlap);
+    const Status made = round.Make({.bucket_bytes = GetParam(), .wire = wire}, {BucketUse{}}, overlap);
     ASSERT_TRUE(made.ok()) << Message(made);
     for (int64_t a = 0; a < kMicroSteps; ++a) {
       const Status ran = round.Run(0, a);
