@@ -4,9 +4,7 @@
 #include <numeric>
 
 namespace switchyard {
-namespace {
 
-// Levenshtein distance with one row.
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -21,8 +19,6 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   }
   return row[b.size()];
 }
-
-}  // namespace
 
 std::string Nearest(const std::string& name, const std::vector<std::string>& known) {
   std::string best;

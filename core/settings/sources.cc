@@ -8,6 +8,9 @@
 #include "core/base/json.h"
 #include "core/base/names.h"
 #include "core/base/text.h"
+#include "fmt/format.h"
+
+extern char** environ;
 
 namespace switchyard {
 namespace {
@@ -42,6 +45,23 @@ Status TakeEnvironment(Settings& settings) {
       SY_RETURN_IF_ERROR(settings.GiveShorthand(shorthand, *text, Origin::kEnvironment, variable + "=" + *text));
   }
   return OkStatus();
+}
+
+std::vector<std::string> MistypedVariables(const SettingTable& table) {
+  std::vector<std::string> known, found;
+  for (const Setting& row : table.rows()) {
+    if (row.environment) known.push_back(VariableOf(row.name));
+  }
+  const std::string prefix = VariableOf("");
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    if (!name.starts_with(prefix) || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string nearest = Nearest(name, known);
+    if (const size_t typed = name.size() - prefix.size();
+        !nearest.empty() && EditDistance(name, nearest) <= std::max<size_t>(1, typed / 4))
+      found.push_back(fmt::format("{} is no setting and changes nothing (did you mean {}?)", Printable(name), nearest));
+  }
+  return found;
 }
 
 Status TakeConfigFile(const std::string& path, Settings& settings) {

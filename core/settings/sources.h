@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/settings/settings.h"
 
@@ -11,6 +12,10 @@ namespace switchyard {
 // SWITCHYARD_LR, …; then the variables of aliases.
 std::string VariableOf(const std::string& setting);
 Status TakeEnvironment(Settings& settings);
+
+// Of the environment's SWITCHYARD_… variables those that look like a mistyped setting, each as a sentence that names
+// the likely one. Plugins read variables of their own, so that an unknown one is no error.
+std::vector<std::string> MistypedVariables(const SettingTable& table);
 
 // A JSON object of settings, with comments, such as a run's config.json. Errors begin with --config=<path>.
 Status TakeConfigFile(const std::string& path, Settings& settings);

@@ -14,6 +14,7 @@ namespace switchyard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -260,6 +261,16 @@ TEST_F(SettingsOfAStart, TheEnvironmentIsReadUnderTheSameNames) {
   unsetenv("SWITCHYARD_MIN_LR");
   EXPECT_EQ(settings_.Get<float>("min_lr"), 0.25f);
   EXPECT_EQ(settings_.SourceOf("min_lr"), "SWITCHYARD_MIN_LR");
+}
+
+TEST_F(SettingsOfAStart, AMistypedVariableIsNamedAndAPluginsOwnIsNot) {
+  setenv("SWITCHYARD_BATCHSIZE", "8", 1);
+  setenv("SWITCHYARD_BATCH_SIZE", "8", 1);
+  setenv("SWITCHYARD_ACME_MEMORY", "8", 1);
+  EXPECT_THAT(
+      MistypedVariables(settings_.table()),
+      ElementsAre("SWITCHYARD_BATCHSIZE is no setting and changes nothing (did you mean SWITCHYARD_BATCH_SIZE?)"));
+  for (const char* name : {"SWITCHYARD_BATCHSIZE", "SWITCHYARD_BATCH_SIZE", "SWITCHYARD_ACME_MEMORY"}) unsetenv(name);
 }
 
 TEST_F(SettingsOfAStart, TheListingShowsValueUnitAndOriginOfEach) {

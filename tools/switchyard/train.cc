@@ -7,6 +7,7 @@
 #include "core/base/logging.h"
 #include "core/runtime/processes/launch_report.h"
 #include "core/settings/listing.h"
+#include "core/settings/sources.h"
 #include "core/train/checkpoint.h"
 #include "core/train/file_calls.h"
 #include "core/train/fitting.h"
@@ -128,6 +129,7 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
     fmt::print("  alias       {} is always so: {}\n", said, what);
   if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);
   fmt::print("{}\n", fmt::join(lines, "\n"));
+  for (const std::string& mistyped : MistypedVariables(setup.settings.table())) LogWarning("{}", mistyped);
   if (!report.fallbacks.empty())
     LogWarning("{} nodes run on the reference plugin (slow):\n{}", report.fallbacks.size(), report.FallbackList());
   if (!report.second_choices.empty())
