@@ -16,7 +16,15 @@ constexpr Color kInk{31, 41, 55}, kMuted{100, 108, 122}, kGrid{229, 231, 235}, k
 constexpr Color kPalette[] = {{37, 99, 235}, {234, 88, 12}, {22, 163, 74}, {147, 51, 234},
                               {220, 38, 38}, {8, 145, 178}, {202, 138, 4}, {219, 39, 119}};
 
-Color PaletteColor(int index) { return kPalette[static_cast<size_t>(index) % std::size(kPalette)]; }
+// Behind the palette's end its colours again, darker and darker.
+Color PaletteColor(int index) {
+  const auto place = static_cast<size_t>(index);
+  Color color = kPalette[place % std::size(kPalette)];
+  for (size_t round = 0; round < place / std::size(kPalette); ++round) {
+    for (uint8_t* part : {&color.red, &color.green, &color.blue}) *part = static_cast<uint8_t>(*part * 5 / 9);
+  }
+  return color;
+}
 
 // Not NaN, not infinite, and not so near the end of the range of doubles that an axis has no room around it.
 bool Plottable(double x, double y) {
@@ -77,10 +85,13 @@ class Layout {
     Rectangle({0, 0}, {drawing_.width, drawing_.height}, {255, 255, 255});
     Text({kLeft, 30}, chart_.title, 18, kInk, Align::kLeft, /*bold=*/true);
     Range x_range;
+    bool whole = true;  // updates, which have no halves
     for (const Panel& panel : chart_.panels) {
       for (const Series& series : panel.series) {
         for (size_t i = 0; i < Points(series); ++i) {
-          if (Plottable(series.x[i], series.y[i])) x_range.Include(series.x[i]);
+          if (!Plottable(series.x[i], series.y[i])) continue;
+          x_range.Include(series.x[i]);
+          whole = whole && series.x[i] == std::floor(series.x[i]);
         }
       }
     }
@@ -90,6 +101,7 @@ class Layout {
       x_axis.high = x_range.high;
       std::erase_if(x_axis.ticks, [&](double tick) { return tick < x_axis.low || tick > x_axis.high; });
     }
+    if (whole) std::erase_if(x_axis.ticks, [](double tick) { return std::abs(tick - std::round(tick)) > 1e-6; });
     x_axis.from = kLeft;
     x_axis.to = kWidth - kRight;
     double top = kTitleHeight, legends = 0;

@@ -57,6 +57,14 @@ StatusOr<std::string> ImageElement(const Raster& image, const std::string& what)
   return fmt::format("<img alt=\"{}\" title=\"{}\" src=\"data:image/png;base64,{}\">", what, what, encoded);
 }
 
+std::string Text(std::span<const ClassInColor> legend) {
+  std::string html = "<p class=\"legend\">";
+  for (const auto& [name, color] : legend)
+    html += fmt::format("<span><i style=\"background:rgb({},{},{})\"></i>{}</span>\n", color[0], color[1], color[2],
+                        XmlText(Printable(name)));
+  return html + "</p>\n";
+}
+
 }  // namespace
 
 Raster ExampleSheet(std::span<const Example> examples, SheetOf what) {
@@ -87,11 +95,11 @@ Raster ExampleSheet(std::span<const Example> examples, SheetOf what) {
   return sheet;
 }
 
-std::string ExampleFigures(std::span<const Example> examples) {
+std::string ExampleFigures(std::span<const Example> examples, std::span<const ClassInColor> legend) {
   std::string html;
   if (!examples.empty() && !IsEmpty(examples[0].truth_mask))
-    html += "<p>From top to bottom: the image, the true mask, the predicted one. Class 0 is black; light grey counts "
-            "nowhere.</p>\n";
+    html += "<p>From top to bottom: the image, the true mask, the predicted one. Light grey counts nowhere.</p>\n" +
+            Text(legend);
   html += "<div class=\"examples\">\n";
   for (const Example& example : examples) {
     html += "<figure>";

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -139,6 +141,27 @@ StatusOr<FoundRuns> FindRuns(const std::string& path) {
   return found;
 }
 
+void TellApart(std::vector<LoggedRun>& runs) {
+  for (;;) {
+    std::map<std::tuple<std::string, std::string, std::string>, std::vector<LoggedRun*>> named;
+    for (LoggedRun& run : runs) named[{run.model, run.tag, run.name}].push_back(&run);
+    bool apart = true;
+    for (const auto& [key, same] : named) {
+      if (same.size() == 1) continue;
+      for (LoggedRun* run : same) {
+        const fs::path folder = run->folder, name = run->name;
+        const auto parts = std::distance(name.begin(), name.end());
+        if (parts >= std::distance(folder.begin(), folder.end())) continue;
+        fs::path longer;
+        for (auto part = std::prev(folder.end(), parts + 1); part != folder.end(); ++part) longer /= *part;
+        run->name = longer.string();
+        apart = false;
+      }
+    }
+    if (apart) return;
+  }
+}
+
 RunSummary Summarise(const LoggedRun& run) {
   RunSummary summary;
   for (const MetricsRecord& record : run.records) {
@@ -222,6 +245,8 @@ std::string ReportPage(const std::string& title, const std::vector<const LoggedR
       "details{{margin-top:1.5em}}summary{{cursor:pointer}}"
       ".examples{{display:grid;grid-template-columns:repeat(auto-fill,minmax(8em,1fr));gap:1em}}figure{{margin:0}}"
       "figure img{{width:100%;image-rendering:pixelated;margin-bottom:.25em}}figcaption{{font-size:13px}}"
+      ".legend span{{display:inline-block;margin-right:1.2em}}"
+      ".legend i{{display:inline-block;width:1em;height:1em;margin-right:.4em;vertical-align:-.15em}}"
       ".right{{color:#15803d}}.wrong{{color:#b91c1c}}"
       "</style></head><body>\n<h1>{0}</h1>\n",
       XmlText(title));

@@ -31,6 +31,10 @@ struct FoundRuns {
 // folder; a tree without runs gives none.
 StatusOr<FoundRuns> FindRuns(const std::string& path);
 
+// Runs that would be compared under one name are called by as many of the folders above them as tell them apart.
+// Folders differ.
+void TellApart(std::vector<LoggedRun>& runs);
+
 // What a run comes to. Absent: its log does not say.
 struct RunSummary {
   int64_t updates = 0;

@@ -48,8 +48,18 @@ TEST(Examples, FiguresHoldTheirPicturesAndEscapeNames) {
   EXPECT_THAT(html, HasSubstr("<b class=\"right\">a&lt;b&gt;&amp;"));
   EXPECT_THAT(html, HasSubstr("<b class=\"wrong\">&lt;script&gt;</b> 75.0&nbsp;%<br>is cat"));
   EXPECT_THAT(html, Not(HasSubstr("<script>")));
+  EXPECT_THAT(html, Not(HasSubstr("background:rgb")));
   EXPECT_THAT(html, Not(HasSubstr("http")));
   EXPECT_THAT(NoExampleFigures("no <data>"), HasSubstr("None: no &lt;data&gt;"));
+}
+
+TEST(Examples, MasksHaveALegendOfTheirColours) {
+  Example masked = Plain("", "");
+  masked.truth_mask = masked.predicted_mask = {1, 1, {128, 0, 0}};
+  const std::vector<ClassInColor> legend = {{"sky", {0, 0, 0}}, {"<road>", {128, 0, 0}}};
+  const std::string html = ExampleFigures(std::vector<Example>{masked}, legend);
+  EXPECT_THAT(html, HasSubstr("background:rgb(0,0,0)\"></i>sky<"));
+  EXPECT_THAT(html, HasSubstr("background:rgb(128,0,0)\"></i>&lt;road&gt;<"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <set>
+#include <string>
 
 #include "core/base/random.h"
 #include "gmock/gmock.h"
@@ -14,6 +16,7 @@
 namespace switchyard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using PictureTest = Scratch;
@@ -135,6 +138,24 @@ TEST_F(PictureTest, DrawsAnySeries) {
   EXPECT_THAT(RenderSvg({"", "", {{"loss", {}}}}), HasSubstr("no values yet"));
   Series uneven{"uneven", {1, 2, 3}, {1, 2}};
   ExpectWellFormed(RenderSvg({"", "", {{"y", {uneven}}}}));
+}
+
+TEST_F(PictureTest, CountsInWholeNumbersWhatIsWhole) {
+  Series course{"loss", {1, 2, 3}, {30, 20, 10}};
+  EXPECT_THAT(RenderSvg({"", "updates", {{"", {course}}}}),
+              AllOf(HasSubstr(">2</text>"), Not(HasSubstr(">1.5</text>"))));
+  course.x = {1, 1.75, 3};
+  EXPECT_THAT(RenderSvg({"", "epochs", {{"", {course}}}}), HasSubstr(">1.5</text>"));
+}
+
+TEST_F(PictureTest, GivesTwentySeriesColoursOfTheirOwn) {
+  std::set<std::string> pictures;
+  for (int color = 0; color < 20; ++color) {
+    Series series = Line("", {1, 2});
+    series.color = color;
+    pictures.insert(RenderSvg({"", "", {{"", {series}}}}));
+  }
+  EXPECT_EQ(pictures.size(), 20u);
 }
 
 TEST_F(PictureTest, UsesALogarithmicAxisForHugeRanges) {

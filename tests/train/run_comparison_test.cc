@@ -7,6 +7,7 @@ namespace switchyard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -87,6 +88,16 @@ TEST_F(ComparedRuns, AreDrawnTogetherWithAColourEach) {
   const std::string page = ReportPage("t", runs);
   EXPECT_THAT(page, AllOf(HasSubstr("a&lt;b/run"), Not(HasSubstr("a<b")), HasSubstr("<svg"), HasSubstr("lr 0.5 flag"),
                           Not(HasSubstr("http://127")), Not(HasSubstr("<script"))));
+}
+
+TEST_F(ComparedRuns, WithOneNameAreCalledByTheirFolders) {
+  for (const char* run : {"mine/first/run", "theirs/first/run", "theirs/second/run"}) Write(run, Log(2));
+  auto found = FindRuns(In("."));
+  ASSERT_TRUE(found.ok() && found->runs.size() == 3) << Message(found.status());
+  TellApart(found->runs);
+  std::vector<std::string> names;
+  for (const LoggedRun& run : found->runs) names.push_back(run.name);
+  EXPECT_THAT(names, ElementsAre("mine/first/run", "theirs/first/run", "second/run"));
 }
 
 TEST(Legends, TakeAsManyRowsAsTheyNeed) {

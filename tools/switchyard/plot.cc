@@ -6,6 +6,7 @@
 #include "absl/flags/flag.h"
 #include "core/base/logging.h"
 #include "core/base/text.h"
+#include "core/data/mask_picture.h"
 #include "core/train/file_calls.h"
 #include "core/train/run_comparison.h"
 #include "tools/switchyard/commands.h"
@@ -30,8 +31,8 @@ Status WriteText(const std::string& path, const std::string& text) {
   return place.folder.Replace(place.name, {BytesOf(text)});
 }
 
-// What the run's best checkpoint, else its latest, makes of some validation samples.
-StatusOr<std::vector<Example>> ExamplesOfRun(const std::string& run_folder, const Settings& given) {
+// What the run's best checkpoint, else its latest, makes of some validation samples, as figures of a page.
+StatusOr<std::string> PredictionsOf(const std::string& run_folder, const Settings& given) {
   constexpr int kExamples = 24;
   std::string path = run_folder + "/best";
   if (!ResolveCheckpoint(path).ok()) path = run_folder;
@@ -45,13 +46,12 @@ StatusOr<std::vector<Example>> ExamplesOfRun(const std::string& run_folder, cons
     SY_ASSIGN_OR_RETURN(examples, trainer->Examples(*data, data->class_names(), kExamples));
     return OkStatus();
   }));
-  return examples;
-}
-
-std::string PredictionsOf(const LoggedRun& run, const Settings& given) {
-  const auto examples = ExamplesOfRun(run.folder, given);
-  if (examples.ok() && !examples->empty()) return ExampleFigures(*examples);
-  return NoExampleFigures(examples.ok() ? "the run's samples are no pictures" : Message(examples.status()));
+  if (examples.empty()) return NotFound("the run's samples are no pictures");
+  const std::vector<std::string>& names = data->class_names();
+  std::vector<ClassInColor> legend;
+  for (size_t i = 0; i < names.size() && i < kIgnoredClass; ++i)
+    legend.push_back({names[i], ClassColor(static_cast<uint8_t>(i))});
+  return ExampleFigures(examples, legend);
 }
 
 }  // namespace
@@ -67,14 +67,17 @@ Status PlotCommand(const CommandLine& line) {
   }
   for (const std::string& problem : found.broken) LogWarning("left out: {}", problem);
   // Paths may overlap: each run once.
-  std::map<std::string, const LoggedRun*> by_folder;
-  for (const LoggedRun& run : found.runs) by_folder.emplace(run.folder, &run);
-  if (by_folder.empty()) {
+  std::sort(found.runs.begin(), found.runs.end(), [](const auto& a, const auto& b) { return a.folder < b.folder; });
+  const auto again = std::unique(found.runs.begin(), found.runs.end(),
+                                 [](const auto& a, const auto& b) { return a.folder == b.folder; });
+  found.runs.erase(again, found.runs.end());
+  TellApart(found.runs);
+  if (found.runs.empty()) {
     return NotFound("{}: no run whose log can be read; a run is a folder with config.json and 0/log/metrics.jsonl",
                     Printable(line.positional[0]));
   }
   std::map<std::pair<std::string, std::string>, std::vector<const LoggedRun*>> groups;
-  for (const auto& [folder, run] : by_folder) groups[{run->model, run->tag}].push_back(run);
+  for (const LoggedRun& run : found.runs) groups[{run.model, run.tag}].push_back(&run);
   const std::string to = absl::GetFlag(FLAGS_to);
   for (const auto& [key, runs] : groups) {
     const std::string title = fmt::format("{} on {}", Printable(key.first), Printable(key.second));
@@ -84,8 +87,12 @@ Status PlotCommand(const CommandLine& line) {
     for (const char* ending : {".svg", ".png"}) SY_RETURN_IF_ERROR(SaveChart(chart, path + ending));
     fmt::print("  {}.png, .svg", path);
     if (absl::GetFlag(FLAGS_html)) {
-      SY_RETURN_IF_ERROR(WriteText(
-          path + ".html", ReportPage(title, runs, runs.size() == 1 ? PredictionsOf(*runs[0], line.settings) : "")));
+      std::string figures;
+      if (runs.size() == 1) {
+        const auto predictions = PredictionsOf(runs[0]->folder, line.settings);
+        figures = predictions.ok() ? *predictions : NoExampleFigures(Message(predictions.status()));
+      }
+      SY_RETURN_IF_ERROR(WriteText(path + ".html", ReportPage(title, runs, figures)));
       fmt::print(", .html");
     }
     fmt::print("\n");
