@@ -163,7 +163,7 @@ StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double stat
   return m;
 }
 
-std::string Text(const MixedPrecision& m) {
+std::string Text(const MixedPrecision& m, bool resumes) {
   std::string text = "fp32";
   if (m.half != DType::kF32) {
     text = fmt::format("{} (O{}), {}{}fp32 master weights", m.half == DType::kF16 ? "fp16" : "bf16",
@@ -171,7 +171,8 @@ std::string Text(const MixedPrecision& m) {
                        m.residuals_in_half ? "half residuals, " : "");
   }
   if (m.loss_scale.dynamic) {
-    text += fmt::format(", dynamic loss scale from {:g} ({})", m.loss_scale.initial, m.preset);
+    text += resumes ? fmt::format(", dynamic loss scale from where it was ({})", m.preset)
+                    : fmt::format(", dynamic loss scale from {:g} ({})", m.loss_scale.initial, m.preset);
   } else if (m.loss_scale.scales()) {
     text += fmt::format(", loss scale {:g}", m.loss_scale.initial);
   }

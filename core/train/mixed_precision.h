@@ -45,8 +45,9 @@ void ResolveMixedPrecision(double static_loss_scale, TrainConfig* config);
 // other are InvalidArgument and say what to do.
 StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double static_loss_scale = 0);
 
-// "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"
-std::string Text(const MixedPrecision& precision);
+// "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)". resumes: the scale is the one
+// that was kept.
+std::string Text(const MixedPrecision& precision, bool resumes = false);
 
 // The settings that matter only to a dynamic loss scale.
 const std::vector<const char*>& ScalerSettings();

@@ -106,7 +106,7 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
              limit > 0 ? fmt::format(", gradients clipped to norm {:g}", limit) : "");
   if (c.ema_decay > 0) fmt::print("  average     of the weights, memory {:g} per update\n", c.ema_decay);
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, device.static_loss_scale));
-  fmt::print("  precision   {}\n", Text(mixed));
+  fmt::print("  precision   {}\n", Text(mixed, c.resume.has_value()));
   const size_t second = report.second_choices.size();
   fmt::print("  plan        {}, {:.2f} GFLOP per step, {}{}, {:.1f} MB of device memory per rank{}\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
