@@ -29,7 +29,11 @@ sy_status HcclCommunicator::Enter(const sy_call* call, aclrtStream* stream, sy_e
                    call != nullptr && call->tag != nullptr ? call->tag : "");
   }
   *stream = call->native_stream;
-  if (std::find(streams_.begin(), streams_.end(), *stream) == streams_.end()) streams_.push_back(*stream);
+  {
+    const std::lock_guard lock(streams_mutex_);
+    if (std::find(streams_.begin(), streams_.end(), *stream) == streams_.end()) streams_.push_back(*stream);
+    if (aborted_) return Usable(error);  // an abort before this found nothing to stop
+  }
   return CheckAcl(error, TheLibrary().aclrtSetDevice(device_), "aclrtSetDevice");
 }
 

@@ -110,15 +110,20 @@ HcclCommunicator::~HcclCommunicator() {
 
 void HcclCommunicator::Abort() {
   aborted_ = true;
-  const std::lock_guard lock(mutex_);
-  Stop();
+  StopStreams();
+  // Whoever has the lock is in a collective that may end only now that its stream has been stopped: nobody joins then.
+  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) joining_.Abandon();
 }
 
-void HcclCommunicator::Stop() {
-  joining_.Abandon();
+void HcclCommunicator::StopStreams() {
+  std::vector<aclrtStream> streams;
+  {
+    const std::lock_guard lock(streams_mutex_);
+    streams.swap(streams_);
+  }
   const Library& library = TheLibrary();
   if (library.aclrtStreamAbort == nullptr || library.aclrtSetDevice(device_) != 0) return;
-  for (const aclrtStream stream : std::exchange(streams_, {})) library.aclrtStreamAbort(stream);
+  for (const aclrtStream stream : streams) library.aclrtStreamAbort(stream);
 }
 
 sy_status HcclCommunicator::Usable(sy_error* error) const {
@@ -166,17 +171,22 @@ sy_status HcclCommunicator::Begin(sy_error* error) {
 }
 
 sy_status HcclCommunicator::Ready(sy_error* error) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) {  // a collective is being submitted; polling does not wait for it
+    if (aborted_) return SY_FAIL(error, SY_ABORTED, "communicator \"%s\" was aborted", name_.c_str());
+    return joined_ ? SY_OK : SY_IN_PROGRESS;
+  }
   if (const sy_status usable = Usable(error); usable != SY_OK) return usable;
   if (comm_ != nullptr) {
     HcclResult state = HCCL_SUCCESS;
     sy_status status = CheckHccl(error, TheLibrary().HcclGetCommAsyncError(comm_, &state), "HcclGetCommAsyncError");
     if (status == SY_OK) status = CheckHccl(error, state, "a collective");
     if (status == SY_OK) return SY_OK;
-    Stop();  // what waits on a stream for the peer that is gone would wait for ever
+    StopStreams();  // what waits on a stream for the peer that is gone would wait for ever
     return Fail(status, error);
   }
   const sy_status status = joining_.started() ? joining_.Poll(&comm_, error) : Begin(error);
+  joined_ = status == SY_OK;
   if (status == SY_OK) return SY_OK;
   if (status != SY_IN_PROGRESS) return Fail(status, error);
   if (timeout_ms_ == 0 || Clock::now() - began_ < std::chrono::milliseconds(timeout_ms_)) return SY_IN_PROGRESS;

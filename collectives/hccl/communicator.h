@@ -61,7 +61,7 @@ class HcclCommunicator {
   sy_status Get(const std::string& key, void* value, uint32_t capacity, uint32_t* bytes, sy_error* error) const;
   sy_status Usable(sy_error* error) const;  // under mutex_
   sy_status Fail(sy_status status, sy_error* error);
-  void Stop();  // under mutex_: what hangs on streams
+  void StopStreams();  // ends what hangs on them; not under streams_mutex_
   // Under mutex_: the stream of the call, ready to be used.
   sy_status Enter(const sy_call* call, aclrtStream* stream, sy_error* error);
   sy_status Scratch(uint64_t bytes, void** address, sy_error* error);
@@ -79,11 +79,13 @@ class HcclCommunicator {
   HcclComm comm_ = nullptr;
   sy_status failed_ = SY_OK;
   sy_error failure_{SY_HEADER(sy_error)};
-  std::vector<aclrtStream> streams_;  // that were used
   std::vector<void*> scratch_;        // the last is the largest; the others may still be in use on a stream
   uint64_t scratch_bytes_ = 0;
   int splits_ = 0;
-  std::atomic<bool> aborted_{false};
+
+  std::mutex streams_mutex_;          // never held over a call of HCCL's, so that abort reaches the streams
+  std::vector<aclrtStream> streams_;  // that were used
+  std::atomic<bool> aborted_{false}, joined_{false};
 };
 
 }  // namespace hccl

@@ -289,6 +289,29 @@ TEST(Hccl, AbortFromAnotherThreadFreesAHangingStream) {
             "");
 }
 
+TEST(Hccl, AbortAndPollingDoNotWaitForACallThatHcclBlocks) {
+  EXPECT_EQ(OnRanks({.size = 1, .environment = {{"SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT", "block@1"}}}, {},
+                    [](Rank& self) {
+                      self.Join();
+                      sy_status called = SY_OK;
+                      std::thread caller([&] {
+                        sy_error error{SY_HEADER(sy_error)};
+                        called = self.AllReduce(10, SY_F32, SY_SUM, &error);
+                      });
+                      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                      const auto start = Clock::now();
+                      sy_error error{SY_HEADER(sy_error)};
+                      const sy_status polled = self.api->poll(self.communicator, &error);
+                      self.api->abort(self.communicator);
+                      caller.join();
+                      Require(polled == SY_OK, "poll answered {}: {}", polled, error.message);
+                      Require(called != SY_OK, "the call that was blocked succeeded");
+                      Require(MillisecondsSince(start) < 2000, "abort took {} ms", MillisecondsSince(start));
+                      Require(self.AllReduce(10, SY_F32, SY_SUM, &error) != SY_OK, "a call after abort succeeded");
+                    }),
+            "");
+}
+
 TEST(Hccl, RankThatDoesNotSplitIsNamedAtTheDeadline) {
   EXPECT_EQ(OnRanks({.size = 2}, {.timeout_ms = 400},
                     [](Rank& self) {

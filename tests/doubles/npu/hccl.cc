@@ -2,8 +2,9 @@
 // streams over a mesh of sockets. Keeps the rules of the real library: joining waits for all ranks, at most
 // HCCL_CONNECT_TIMEOUT seconds (120); ranks need devices of their own; buffers are device memory of the rank; what
 // waits for a peer that is gone hangs, and HcclGetCommAsyncError tells. aclrtStreamAbort ends it.
-// SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT: "call@3,remote@2,hang@1,join@1": which event of its kind fails in this process:
-// a collective is refused at once; finds on its stream that a peer is gone; never ends there; this rank never joins.
+// SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT: "call@3,remote@2,hang@1,block@1,join@1": which event of its kind fails in this
+// process: a collective is refused at once; finds on its stream that a peer is gone; never ends there; its call does
+// not return before its stream is aborted; this rank never joins.
 #include <unistd.h>
 
 #include <atomic>
@@ -29,7 +30,7 @@ using doubles::Transfer;
 constexpr int kMostRanks = 8;
 
 bool Strikes(const char* kind) {
-  static auto& faults = *new doubles::Faults("SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT", "call|remote|hang|join");
+  static auto& faults = *new doubles::Faults("SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT", "call|remote|hang|block|join");
   return faults.Strikes(kind);
 }
 
@@ -129,6 +130,10 @@ HcclResult Put(const std::shared_ptr<Group>& group, aclrtStream stream, std::fun
   {
     const std::lock_guard lock(groups_mutex);
     group->streams.insert(stream);
+  }
+  if (Strikes("block")) {
+    group->mesh.WaitForAbort();
+    return Refuse(HCCL_E_INTERNAL, "a collective whose stream was aborted");
   }
   const aclError code = Enqueue(stream, [group, body = std::move(body)] { return RunOn(*group, body); });
   return code == ACL_SUCCESS ? HCCL_SUCCESS : HCCL_E_RUNTIME;
