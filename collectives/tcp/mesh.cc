@@ -33,6 +33,8 @@ constexpr auto kHello = milliseconds(5000);          // for a visitor's hello
 constexpr auto kUndisturbed = milliseconds(100);     // no visitor is dropped for another one sooner
 constexpr rlim_t kOtherDescriptors = 32, kFewestOthers = 8;  // files of data and checkpoints, devices, libraries
 constexpr auto kNoDescriptor = milliseconds(50);             // before the next try after descriptors had run out
+constexpr uint32_t kLargestPlace =
+    16 << 10;  // bytes in which a rank tells its port, its way of reducing and its addresses
 
 sy_status FromErrno(sy_error* error, const char* what, std::source_location where = std::source_location::current()) {
   const int code = errno;
@@ -203,7 +205,9 @@ sy_status Mesh::Open(const sy_init_request& request, const std::string& interfac
       return SY_FAIL(error, SY_INVALID, "SWITCHYARD_TCP_INTERFACE=%s: no interface of this name has an address",
                      interface.c_str());
     std::string text = std::to_string(port) + " " + made->chain_;
-    for (const std::string& address : addresses) text += " " + address;
+    for (const std::string& address : addresses) {  // a host with more is reached at the first ones
+      if (text.size() + 1 + address.size() <= kLargestPlace) text += " " + address;
+    }
     const sy_status told = request.store->put(request.store->context, made->Key(request.rank).c_str(), text.data(),
                                               static_cast<uint32_t>(text.size()), error);
     if (told != SY_OK) return told;
@@ -213,12 +217,13 @@ sy_status Mesh::Open(const sy_init_request& request, const std::string& interfac
 }
 
 sy_status Mesh::LookUp(Visit& visit, sy_error* error) {
-  char text[2048];
+  std::vector<char> text(kLargestPlace);
   uint32_t bytes = 0;
-  const sy_status found = store_->get(store_->context, Key(visit.peer).c_str(), text, sizeof text, &bytes, 0, error);
+  const sy_status found =
+      store_->get(store_->context, Key(visit.peer).c_str(), text.data(), kLargestPlace, &bytes, 0, error);
   if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
   if (found != SY_OK) return found;
-  std::istringstream words(std::string(text, bytes));
+  std::istringstream words(std::string(text.data(), bytes));
   std::string chain;
   words >> visit.meeting.port >> chain;
   if (!words || visit.meeting.port < 1 || visit.meeting.port > 65535)
