@@ -91,7 +91,8 @@ Trained TrainOn(const TrainConfig& config, World& world, int64_t updates) {
   if (!run.ok()) return trained;
   trained.start = *run->trainer->Parameters();
   for (int64_t update = 0; update < updates; ++update) {
-    const auto result = StepOn(*run, OwnSamples(run->setup, run->trainer->task(), update, world.rank(), world.size()));
+    const auto result =
+        StepOn(*run, OwnSamples(run->setup, run->trainer->task(), update, world.data_rank(), world.data_size()));
     EXPECT_TRUE(result.ok()) << Message(result.status());
     if (!result.ok()) return trained;
     EXPECT_TRUE(std::isfinite(result->grad_norm)) << "update " << update << " was left out";

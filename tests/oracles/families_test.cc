@@ -135,6 +135,30 @@ TEST_P(Family, ManyRanksEqualOneRankWithTheWholeBatch) {
   EXPECT_LE(distance, allowed);
 }
 
+// The same of pairs of ranks that divide the model, with dropout, drop path, class tokens and packed projections; their
+// partial sums are rounded to the half type before they are added.
+TEST_P(Family, ManyRanksThatDivideTheModelEqualOneRank) {
+  if (family() != "vit" && family() != "swin") GTEST_SKIP() << "no pass divides its layers";
+  World& world = SharedWorld();
+  if (world.size() % 2 != 0) GTEST_SKIP() << "an odd number of ranks";
+  TrainConfig config = FamilyConfig(family());
+  Use(level(), &config);
+  TrainConfig whole = config;
+  whole.batch_size = config.batch_size * world.size() / 2;
+  const auto expected = world.rank() == 0 ? TrainOn(whole, *LoneWorld(), 1) : Trained();
+  config.tp = 2;
+  world.mesh = {.data = world.size() / 2, .tensor = 2};
+  for (const bool sequence : {false, true}) {
+    config.sp = sequence;
+    const Trained found = TrainOn(config, world, 1);
+    ExpectEqualOnAllRanks(found.parameters);
+    if (world.rank() != 0) continue;
+    const double distance = DistanceOfMovements(found.parameters, expected.parameters, expected.start);
+    EXPECT_LE(distance, level().half() ? 4 * std::pow(2.0, -level().bits) : 1e-5) << "--sp=" << sequence;
+  }
+  world.mesh = {.data = world.size()};
+}
+
 std::string NameOfFamily(const testing::TestParamInfo<std::tuple<const char*, Level>>& info) {
   return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param).name);
 }

@@ -70,6 +70,13 @@ TEST_F(OnMeshes, DividedModelsTrainAsOneRank) {
   ExpectAsOneRank(config, 1e-5);
 }
 
+TEST_F(OnMeshes, DividedPerceptronsTrainAsOneRank) {
+  TrainConfig config = SmallConfig();
+  config.model = "mlp";
+  config.own = {{"width", 64}, {"depth", 3}, {"dropout", 0.2}};
+  ExpectAsOneRank(config, 1e-5);
+}
+
 TEST_F(OnMeshes, RanksThatDivideTheSamplesBetweenDividedLayersTrainAsOneRank) {
   TrainConfig config = SmallConfig();
   config.clip = 0.5f;
