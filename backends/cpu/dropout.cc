@@ -49,7 +49,7 @@ KernelPointer PrepareDropout(const Request& r) {
   const auto attributes = r.Attributes<sy_dropout_attributes>();
   if (!r.HasCounts(3, 3, 1) || !r.RequireFloat(r.inputs[0], "x") || !r.RequireFloat(r.outputs[0], "y") ||
       !r.RequireDtype(r.inputs[1], SY_I32, "sample_ids") || !r.RequireDtype(r.inputs[2], SY_I32, "step") ||
-      !r.RequireElements(r.inputs[2], 2, "step") || !r.RequireElements(r.outputs[0], Elements(r.inputs[0]), "y"))
+      !r.RequireElements(r.inputs[2], 2, "step") || !r.RequireDimsOf(r.outputs[0], r.inputs[0], "y"))
     return nullptr;
   if (r.Accumulates()) return SY_REFUSE(r, "dropout: cannot accumulate");
   if (!(attributes.p >= 0.0f && attributes.p <= 1.0f))

@@ -84,15 +84,17 @@ KernelPointer PrepareSlice(const Request& r) {
   const auto from = Strides(x), to = Strides(y);
   int64_t offset = 0;
   for (int d = 0; d < y.rank; ++d) {
-    const int64_t start = attributes.start[d], end = start + (y.dims[d] - 1) * attributes.step[d];
-    if (start < 0 || start >= x.dims[d] || end < 0 || end >= x.dims[d])
+    const int64_t start = attributes.start[d];
+    int64_t reach, last;
+    if (__builtin_mul_overflow(y.dims[d] - 1, attributes.step[d], &reach) ||
+        __builtin_add_overflow(start, reach, &last) || start < 0 || start >= x.dims[d] || last < 0 || last >= x.dims[d])
       return SY_REFUSE(r, "slice: axis %d leaves the input", d);
     offset += start * from[static_cast<size_t>(d)];
   }
   StridedCopy copy(DtypeBytes(x.dtype), offset);
   for (int d = 0; d < y.rank; ++d) {
     const auto i = static_cast<size_t>(d);
-    copy.AddAxis(y.dims[d], from[i] * attributes.step[d], to[i]);
+    copy.AddAxis(y.dims[d], y.dims[d] == 1 ? 0 : from[i] * attributes.step[d], to[i]);
   }
   auto kernel = std::make_unique<Copies>(r);
   kernel->Add(0, copy);
@@ -106,8 +108,8 @@ KernelPointer PreparePad(const Request& r) {
   const auto from = Strides(x), to = Strides(y);
   int64_t offset = 0;
   for (int d = 0; d < y.rank; ++d) {
-    if (attributes.before[d] < 0 || attributes.after[d] < 0 ||
-        x.dims[d] + attributes.before[d] + attributes.after[d] != y.dims[d])
+    if (attributes.before[d] < 0 || attributes.after[d] < 0 || attributes.before[d] > y.dims[d] ||
+        attributes.after[d] > y.dims[d] || x.dims[d] + attributes.before[d] + attributes.after[d] != y.dims[d])
       return SY_REFUSE(r, "pad: axis %d of the output is not input + before + after", d);
     offset += attributes.before[d] * to[static_cast<size_t>(d)];
   }

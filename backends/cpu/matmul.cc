@@ -48,6 +48,13 @@ dnnl::algorithm Eltwise(int32_t activation) {
   }
 }
 
+// Our own pass over the product's rows: where two outputs are written, for gradients, and for ReLU, since oneDNN's
+// makes 0 of what is not a number.
+bool HasOwnPass(const sy_matmul_attributes& t) {
+  return t.save_preactivation || (t.activation_gradient && t.activation != SY_ACTIVATION_NONE) ||
+         t.activation == SY_ACTIVATION_RELU;
+}
+
 class Matmul : public Kernel {
  public:
   Matmul(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape)
@@ -57,7 +64,7 @@ class Matmul : public Kernel {
         optional_(attributes),
         bias_gradient_(shape, t_.transpose_a, device->threads),
         engine_(device->engine, true) {
-    own_pass_ = t_.save_preactivation || (t_.activation_gradient && t_.activation != SY_ACTIVATION_NONE);
+    own_pass_ = HasOwnPass(t_);
     product_ = t_.save_preactivation ? 1 : 0;
     // Whole blocks, and the rest.
     block_rows_ = own_pass_ && shape_.batch == 1 && !t_.transpose_a ? std::min(kBlockRows, shape_.m) : shape_.m;
@@ -204,11 +211,11 @@ class Matmul : public Kernel {
     // Batched matrices are one long matrix of rows: there is one block.
     const int64_t elements = shape_.batch * rows * shape_.n, first = row * shape_.n;
     ParallelRanges(device->threads, elements, 4096, [&](int64_t begin, int64_t end, int) {
-      if (t_.save_preactivation) {
-        Vector().activate(t_.activation, Out(a, 1), Out(a, 0), first + begin, first + end);
-      } else {
+      if (t_.activation_gradient) {
         Vector().scale_by_activation_gradient(t_.activation, In(a, optional_.preactivation), Out(a, 0), first + begin,
                                               first + end);
+      } else {
+        Vector().activate(t_.activation, Out(a, product_), Out(a, 0), first + begin, first + end);
       }
     });
   }
@@ -235,8 +242,7 @@ bool PrimitiveTakes(const Request& r, const sy_matmul_attributes& t) {
     return false;
   const auto is_f32 = [](const sy_tensor& x) { return x.dtype == SY_F32; };
   if (dtype == SY_F32 && !std::all_of(r.outputs.begin(), r.outputs.end(), is_f32)) return false;
-  const bool own_pass = t.save_preactivation || (t.activation_gradient && t.activation != SY_ACTIVATION_NONE);
-  if (own_pass && (t.residual || r.accumulate[0])) return false;
+  if (HasOwnPass(t) && (t.residual || r.accumulate[0])) return false;
   return !r.accumulate[0] || is_f32(r.outputs[0]);
 }
 

@@ -100,14 +100,14 @@ KernelPointer PrepareLayerNorm(const Request& r) {
   const int64_t columns = r.inputs[0].dims[r.inputs[0].rank - 1], elements = Elements(r.inputs[0]);
   for (const sy_tensor& t : r.inputs)
     if (!r.RequireFloat(t, "an input")) return nullptr;
-  if (!r.RequireFloat(r.outputs[0], "y") || !r.RequireElements(r.outputs[0], elements, "y") ||
+  if (!r.RequireFloat(r.outputs[0], "y") || !r.RequireDimsOf(r.outputs[0], r.inputs[0], "y") ||
       !r.RequireElements(r.inputs[1 + extra], columns, "gamma") ||
       !r.RequireElements(r.inputs[2 + extra], columns, "beta") || !r.RequireDtype(r.outputs[1], SY_F32, "mean") ||
       !r.RequireElements(r.outputs[1], elements / columns, "mean") || !r.RequireDtype(r.outputs[2], SY_F32, "rstd") ||
       !r.RequireElements(r.outputs[2], elements / columns, "rstd"))
     return nullptr;
-  if (extra && (!r.RequireElements(r.inputs[1], elements, "residual") || !r.RequireFloat(r.outputs[3], "sum") ||
-                !r.RequireElements(r.outputs[3], elements, "sum")))
+  if (extra && (!r.RequireDimsOf(r.inputs[1], r.inputs[0], "residual") || !r.RequireFloat(r.outputs[3], "sum") ||
+                !r.RequireDimsOf(r.outputs[3], r.inputs[0], "sum")))
     return nullptr;
   return std::make_unique<LayerNorm>(r, attributes);
 }
@@ -122,14 +122,14 @@ KernelPointer PrepareLayerNormBackward(const Request& r) {
   const int64_t columns = r.inputs[0].dims[r.inputs[0].rank - 1], elements = Elements(r.inputs[0]);
   for (const sy_tensor& t : r.inputs)
     if (!r.RequireFloat(t, "an input")) return nullptr;
-  if (!r.RequireFloat(r.outputs[0], "dh") || !r.RequireElements(r.outputs[0], elements, "dh") ||
+  if (!r.RequireFloat(r.outputs[0], "dh") || !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dh") ||
       !r.RequireElements(r.inputs[1], columns, "gamma") || !r.RequireDtype(r.inputs[2], SY_F32, "mean") ||
       !r.RequireElements(r.inputs[2], elements / columns, "mean") || !r.RequireDtype(r.inputs[3], SY_F32, "rstd") ||
-      !r.RequireElements(r.inputs[3], elements / columns, "rstd") || !r.RequireElements(r.inputs[4], elements, "dy") ||
+      !r.RequireElements(r.inputs[3], elements / columns, "rstd") || !r.RequireDimsOf(r.inputs[4], r.inputs[0], "dy") ||
       !r.RequireDtype(r.outputs[1], SY_F32, "dgamma") || !r.RequireElements(r.outputs[1], columns, "dgamma") ||
       !r.RequireDtype(r.outputs[2], SY_F32, "dbeta") || !r.RequireElements(r.outputs[2], columns, "dbeta"))
     return nullptr;
-  if (extra && !r.RequireElements(r.inputs[5], elements, "dsum")) return nullptr;
+  if (extra && !r.RequireDimsOf(r.inputs[5], r.inputs[0], "dsum")) return nullptr;
   return std::make_unique<LayerNormBackward>(r, attributes);
 }
 

@@ -203,10 +203,7 @@ KernelPointer PrepareReduce(const Request& r) {
     return SY_REFUSE(r, "reduce: reduction %d", attributes.reduction);
   if (!IsFloat(r.outputs[0].dtype) || x.dtype == SY_F64)
     return SY_REFUSE(r, "reduce: dtypes %d to %d", x.dtype, r.outputs[0].dtype);
-  int64_t results = 1;
-  for (int d = 0; d < x.rank; ++d)
-    if (!(attributes.axes & 1u << d)) results *= x.dims[d];
-  if (!r.RequireElements(r.outputs[0], results, "y")) return nullptr;
+  if (!r.RequireReduced(x, attributes.axes, r.outputs[0])) return nullptr;
   return std::make_unique<Reduce>(r, attributes);
 }
 

@@ -125,10 +125,10 @@ bool HasRows(const Request& r) {
 KernelPointer PrepareLoss(const Request& r, bool backward) {
   const auto attributes = r.Attributes<sy_cross_entropy_attributes>();
   if (!r.HasCounts(backward ? 4 : 2, backward ? 4 : 2, backward ? 1 : 2) || !HasRows(r)) return nullptr;
-  const int64_t elements = Elements(r.inputs[0]), rows = elements / r.inputs[0].dims[r.inputs[0].rank - 1];
+  const int64_t rows = Elements(r.inputs[0]) / r.inputs[0].dims[r.inputs[0].rank - 1];
   if (!r.RequireFloat(r.inputs[0], "logits")) return nullptr;
   if (attributes.soft_targets
-          ? !r.RequireFloat(r.inputs[1], "targets") || !r.RequireElements(r.inputs[1], elements, "targets")
+          ? !r.RequireFloat(r.inputs[1], "targets") || !r.RequireDimsOf(r.inputs[1], r.inputs[0], "targets")
           : !r.RequireDtype(r.inputs[1], SY_I32, "labels") || !r.RequireElements(r.inputs[1], rows, "labels"))
     return nullptr;
   const auto statistics = [&](const sy_tensor& t, const char* name) {
@@ -136,7 +136,7 @@ KernelPointer PrepareLoss(const Request& r, bool backward) {
   };
   if (backward) {
     if (!statistics(r.inputs[2], "logsumexp") || !statistics(r.inputs[3], "dloss") ||
-        !r.RequireFloat(r.outputs[0], "dlogits") || !r.RequireElements(r.outputs[0], elements, "dlogits"))
+        !r.RequireFloat(r.outputs[0], "dlogits") || !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dlogits"))
       return nullptr;
   } else if (!statistics(r.outputs[0], "loss") || !statistics(r.outputs[1], "logsumexp")) {
     return nullptr;
@@ -145,16 +145,14 @@ KernelPointer PrepareLoss(const Request& r, bool backward) {
 }
 
 KernelPointer PrepareSoftmax(const Request& r) {
-  if (!r.HasCounts(1, 1, 1) || !HasRows(r) || !AllFloat(r) ||
-      !r.RequireElements(r.outputs[0], Elements(r.inputs[0]), "y"))
+  if (!r.HasCounts(1, 1, 1) || !HasRows(r) || !AllFloat(r) || !r.RequireDimsOf(r.outputs[0], r.inputs[0], "y"))
     return nullptr;
   return std::make_unique<Softmax>(r);
 }
 
 KernelPointer PrepareSoftmaxBackward(const Request& r) {
-  const int64_t elements = r.inputs.empty() ? 0 : Elements(r.inputs[0]);
-  if (!r.HasCounts(2, 2, 1) || !HasRows(r) || !AllFloat(r) || !r.RequireElements(r.inputs[1], elements, "dy") ||
-      !r.RequireElements(r.outputs[0], elements, "dx"))
+  if (!r.HasCounts(2, 2, 1) || !HasRows(r) || !AllFloat(r) || !r.RequireDimsOf(r.inputs[1], r.inputs[0], "dy") ||
+      !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dx"))
     return nullptr;
   return std::make_unique<SoftmaxBackward>(r);
 }

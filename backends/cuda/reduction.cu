@@ -289,12 +289,7 @@ KernelPointer PrepareReduce(const Request& r) {
   if (attributes.reduction < SY_REDUCE_SUM || attributes.reduction > SY_REDUCE_SUM_OF_SQUARES)
     return SY_REFUSE(r, "reduce: reduction %d", attributes.reduction);
   const sy_tensor& x = r.inputs[0];
-  if (attributes.axes >> x.rank != 0) return SY_REFUSE(r, "reduce: axes 0x%x of rank %d", attributes.axes, x.rank);
-  int64_t results = 1;
-  for (int d = 0; d < x.rank; ++d) {
-    if (!(attributes.axes >> d & 1)) results *= x.dims[d];
-  }
-  if (!r.RequireElements(r.outputs[0], results, "y")) return nullptr;
+  if (!r.RequireReduced(x, attributes.axes, r.outputs[0])) return nullptr;
   auto kernel = std::make_unique<Reduce>(r, attributes);
   if (!kernel->reduction.Fits()) return SY_REFUSE(r, "reduce: more than 2³¹ − 1 elements");
   return kernel;

@@ -173,14 +173,12 @@ sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_
 
 sy_status QueryEvent(sy_device*, sy_event* event, sy_error* error) { return event->event->Query().Tell(error); }
 
-sy_status SynchronizeEvent(sy_device*, sy_event* event, sy_error* error) {
-  return event->event->Wait(event->event->recorded()).Tell(error);
-}
+sy_status SynchronizeEvent(sy_device*, sy_event* event, sy_error* error) { return event->event->Wait().Tell(error); }
 
 sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
   Command command{Command::Kind::kWait};
   command.event = event->event;
-  command.generation = event->event->recorded();
+  command.point = event->event->latest();
   return Submit(device, stream, std::move(command), error);
 }
 

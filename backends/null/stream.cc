@@ -17,10 +17,28 @@ sy_status Outcome::Tell(sy_error* to) const {
   return status;
 }
 
-uint64_t Event::Record() {
+void Point::Complete(const Outcome& outcome) {
+  const std::lock_guard lock(mutex_);
+  outcome_ = outcome;
+  completed_.notify_all();
+}
+
+Outcome Point::Wait() const {
+  std::unique_lock lock(mutex_);
+  completed_.wait(lock, [&] { return outcome_.status != SY_IN_PROGRESS; });
+  return outcome_;
+}
+
+Outcome Point::Query() const {
+  const std::lock_guard lock(mutex_);
+  return outcome_;
+}
+
+std::shared_ptr<Point> Event::Record() {
+  auto point = std::make_shared<Point>();
   const std::lock_guard lock(mutex_);
   place_ = {};
-  return ++recorded_;
+  return latest_ = std::move(point);
 }
 
 void Event::RecordIn(RecordedPlace place) {
@@ -33,28 +51,19 @@ RecordedPlace Event::recorded_in() const {
   return place_;
 }
 
-void Event::Complete(uint64_t generation, const Outcome& outcome) {
+std::shared_ptr<Point> Event::latest() const {
   const std::lock_guard lock(mutex_);
-  completed_ = std::max(completed_, generation);
-  if (first_error_.status == SY_OK) first_error_ = outcome;
-  changed_.notify_all();
+  return latest_;
 }
 
-uint64_t Event::recorded() const {
-  const std::lock_guard lock(mutex_);
-  return recorded_;
-}
-
-Outcome Event::Wait(uint64_t generation) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return completed_ >= generation; });
-  return first_error_;
+Outcome Event::Wait() const {
+  const std::shared_ptr<Point> point = latest();
+  return point ? point->Wait() : Outcome{};
 }
 
 Outcome Event::Query() const {
-  const std::lock_guard lock(mutex_);
-  if (first_error_.status == SY_OK && completed_ < recorded_) return {SY_IN_PROGRESS};
-  return first_error_;
+  const std::shared_ptr<Point> point = latest();
+  return point ? point->Query() : Outcome{};
 }
 
 Stream::Stream(sy_device* device, const sy_stream* handle)
@@ -103,10 +112,10 @@ sy_status Stream::Enqueue(Command command, sy_error* error) {
     if (capture_ != nullptr) branch_ = capture_->Join(weak_from_this());
   }
   if (capture_) return Record(std::move(command), error);
-  if (command.kind == Kind::kRecord) command.generation = command.event->Record();
+  if (command.kind == Kind::kRecord) command.point = command.event->Record();
   if (command.kind == Kind::kReplay) {
     for (const Command& recorded : command.graph->commands)
-      if (recorded.kind == Kind::kRecord) command.generations.push_back(recorded.event->Record());
+      if (recorded.kind == Kind::kRecord) command.points.push_back(recorded.event->Record());
   }
   queue_.push_back(std::move(command));
   ++queued_count_;
@@ -177,15 +186,15 @@ void Stream::Work() {
 Outcome Stream::Finish(const Command& command, Outcome outcome) {
   using Kind = Command::Kind;
   if (command.kind == Kind::kRecord) {
-    command.event->Complete(command.generation, outcome);
+    command.point->Complete(outcome);
   } else if (command.kind == Kind::kSignal) {
     std::this_thread::sleep_for(device_->delay);
     outcome = command.semaphore->Raise(command.count, outcome);
   } else if (command.kind == Kind::kReplay) {
-    auto generation = command.generations.begin();
+    auto point = command.points.begin();
     for (const Command& recorded : command.graph->commands) {
       if (recorded.kind == Kind::kRecord) {
-        recorded.event->Complete(*generation++, outcome);
+        (*point++)->Complete(outcome);
       } else {
         outcome = Finish(recorded, outcome);
       }
@@ -199,8 +208,7 @@ Outcome Stream::Finish(const Command& command, Outcome outcome) {
 sy_status Stream::Execute(const Command& command, sy_error* error) {
   using Kind = Command::Kind;
   if (command.kind == Kind::kWait) {
-    const Outcome waited = command.event->Wait(command.generation);
-    return waited.Tell(error);
+    return command.point ? command.point->Wait().Tell(error) : SY_OK;
   }
   if (command.kind == Kind::kAwait) return command.semaphore->Wait(command.count).Tell(error);
   std::this_thread::sleep_for(device_->delay);

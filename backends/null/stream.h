@@ -34,23 +34,34 @@ struct RecordedPlace {
   size_t command = 0;
 };
 
-// A point in a stream, recorded any number of times. Waiting is for the latest record at the time of asking.
-class Event {
+// One record of an event: a point in the stream that was given at the time.
+class Point {
  public:
-  uint64_t Record();                                   // host side: the generation that will complete
-  void RecordIn(RecordedPlace place);                  // host side: in a capture, where nothing runs
-  RecordedPlace recorded_in() const;                   // of the last record; nowhere if that runs
-  void Complete(uint64_t generation, const Outcome&);  // worker side
-  uint64_t recorded() const;
-  Outcome Wait(uint64_t generation);
-  Outcome Query() const;  // SY_IN_PROGRESS before the latest record completed
+  void Complete(const Outcome& outcome);  // worker side: the stream has come here, with its first error
+  Outcome Wait() const;
+  Outcome Query() const;  // SY_IN_PROGRESS before it was completed
 
  private:
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t recorded_ = 0, completed_ = 0;
+  mutable std::condition_variable completed_;
+  Outcome outcome_{SY_IN_PROGRESS};
+};
+
+// A point in a stream, recorded any number of times, in any streams. Waiting is for the latest record at the time of
+// asking, whatever is recorded later.
+class Event {
+ public:
+  std::shared_ptr<Point> Record();        // host side: what will complete
+  void RecordIn(RecordedPlace place);     // host side: in a capture, where nothing runs
+  RecordedPlace recorded_in() const;      // of the last record; nowhere if that runs
+  std::shared_ptr<Point> latest() const;  // null: never recorded
+  Outcome Wait() const;                   // for the latest record
+  Outcome Query() const;                  // of the latest record
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<Point> latest_;
   RecordedPlace place_;
-  Outcome first_error_;
 };
 
 struct Graph;
@@ -76,11 +87,11 @@ struct Command {
   uint64_t bytes = 0;
   uint8_t value = 0;
   std::shared_ptr<Event> event;  // kRecord, kWait
-  uint64_t generation = 0;
+  std::shared_ptr<Point> point;  // kRecord, kWait; null: an event that was never recorded
   std::shared_ptr<Semaphore> semaphore;  // kSignal, kAwait
   uint64_t count = 0;
   std::shared_ptr<const Graph> graph;    // kReplay
-  std::vector<uint64_t> generations;     // kReplay: those of the records in the graph
+  std::vector<std::shared_ptr<Point>> points;  // kReplay: those of the records in the graph
   std::shared_ptr<const HostCall> call;  // kCall
 };
 

@@ -6,8 +6,9 @@ namespace {
 
 sy_status PrepareDropout(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_dropout_attributes>();
-  const sy_tensor& x = r.inputs.empty() ? r.outputs[0] : r.inputs[0];
-  if (!r.HasCounts(3, 3, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation() || !r.RequireFloat(x, "x") ||
+  if (!r.HasCounts(3, 3, 1)) return SY_UNSUPPORTED;
+  const sy_tensor& x = r.inputs[0];
+  if (!r.RequireContiguous() || !r.RequireNoAccumulation() || !r.RequireFloat(x, "x") ||
       !r.RequireDtype(r.inputs[1], SY_I32, "sample_ids") || !r.RequireDtype(r.inputs[2], SY_I32, "step") ||
       !r.RequireElements(r.inputs[2], 2, "step") || !r.RequireDtype(r.outputs[0], x.dtype, "y") ||
       !r.RequireDims(r.outputs[0], {x.dims, x.dims + x.rank}, "y")) {

@@ -187,6 +187,25 @@ class Generator {
   // For how many outer axes a Walk has room: few, since a driver may take no more than 1024 bytes of arguments.
   size_t Room() const { return std::max<size_t>(axes_.size() - 1, 3); }
 
+  // Integers that are only copied do not become floats, which do not hold all of them.
+  bool OnlyCopies(size_t output) const {
+    return program_.instruction_count == 0 && !IsFloat(r_.outputs[output].dtype) &&
+           !IsFloat(r_.inputs[program_.outputs[output]].dtype);
+  }
+  std::string Copy(size_t o) const {
+    const auto i = static_cast<size_t>(program_.outputs[o]);
+    const char *to = TypeName(r_.outputs[o].dtype), *from = TypeName(r_.inputs[i].dtype);
+    const std::string at = Inner(i) == 0 ? "0" : Inner(i) == 1 ? "i + l" : Format("(i + l) * step%zu", i);
+    return Format(
+        "      for (uint l = 0; l < WIDTH && i + l < last; ++l)\n"
+        "        OF(S_%s, y%zu)[(ulong)row * columns + i + l] = convert_%s_sat((OF(S_%s, x%zu) + at%zu)[%s]);\n",
+        to, o,
+        r_.outputs[o].dtype == SY_I32   ? "int"
+        : r_.outputs[o].dtype == SY_I64 ? "long"
+                                        : "uchar",
+        from, i, i, at.c_str());
+  }
+
   std::string Read(size_t i) const {
     const char* type = TypeName(r_.inputs[i].dtype);
     const std::string from = Format("OF(S_%s, x%zu) + at%zu", type, i, i);
@@ -202,6 +221,7 @@ class Generator {
   }
 
   std::string Write(size_t o) const {
+    if (OnlyCopies(o)) return Copy(o);
     const char* type = TypeName(r_.outputs[o].dtype);
     const std::string to = Format("OF(S_%s, y%zu) + (ulong)row * columns", type, o);
     if (!IsFloat(r_.outputs[o].dtype)) {

@@ -88,7 +88,7 @@ sy_status PrepareReduce(const Request& r, Kernel& kernel) {
       groups.push_back({x.dims[d], reduced});
     }
   }
-  if (!r.RequireElements(r.outputs[0], kept, "y")) return SY_UNSUPPORTED;
+  if (!r.RequireReduced(x, a.axes, r.outputs[0])) return SY_UNSUPPORTED;
 
   Reduction stage{a.reduction, In(0), x.dtype};
   int64_t left = std::count_if(groups.begin(), groups.end(), [](const Group& g) { return g.reduced; });

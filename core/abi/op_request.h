@@ -107,6 +107,21 @@ struct OpRequest {
   bool RequireDimsOf(const sy_tensor& tensor, const sy_tensor& like, const char* name) const {
     return RequireDims(tensor, std::vector<int64_t>(like.dims, like.dims + like.rank), name);
   }
+  // y: the dims of x with each axis whose bit is set at 1, or without them; also (1) where none is left.
+  bool RequireReduced(const sy_tensor& x, uint32_t axes, const sy_tensor& y) const {
+    std::vector<int64_t> kept, left;
+    for (int d = 0; d < x.rank; ++d) {
+      const bool reduced = axes >> d & 1;
+      kept.push_back(reduced ? 1 : x.dims[d]);
+      if (!reduced) left.push_back(x.dims[d]);
+    }
+    const std::vector<int64_t> found(y.dims, y.dims + y.rank);
+    if (axes >> x.rank == 0 && (found == kept || found == left || (left.empty() && found == std::vector<int64_t>{1})))
+      return true;
+    SY_REFUSE_OP(*this, "y has dims %s, which are not those of x, %s, without the axes of the mask %#x",
+                 DimsText(y.dims, found.size()).c_str(), DimsText(x.dims, kept.size()).c_str(), axes);
+    return false;
+  }
   bool RequireContiguous() const {  // every tensor
     for (const auto* tensors : {&inputs, &outputs}) {
       for (const sy_tensor& tensor : *tensors) {

@@ -37,6 +37,18 @@ void to_float(sy_dtype dtype, const void* from, float* to, int64_t n) {
 }
 
 // Integers take the value towards zero.
+namespace {
+
+// To the nearest integer towards zero that the type has; 0 of what is not a number.
+template <typename Integer, Integer kLeast, Integer kMost>
+Integer Saturated(float value) {
+  if (value != value) return 0;
+  if (value >= static_cast<float>(kMost)) return kMost;
+  return value <= static_cast<float>(kLeast) ? kLeast : static_cast<Integer>(value);
+}
+
+}  // namespace
+
 void from_float(sy_dtype dtype, const float* from, void* to, int64_t n) {
   switch (dtype) {
     case SY_F32:
@@ -58,14 +70,13 @@ void from_float(sy_dtype dtype, const float* from, void* to, int64_t n) {
       for (int64_t i = 0; i < n; ++i) static_cast<double*>(to)[i] = from[i];
       break;
     case SY_I32:
-      for (int64_t i = 0; i < n; ++i) static_cast<int32_t*>(to)[i] = static_cast<int32_t>(from[i]);
+      for (int64_t i = 0; i < n; ++i) static_cast<int32_t*>(to)[i] = Saturated<int32_t, INT32_MIN, INT32_MAX>(from[i]);
       break;
     case SY_I64:
-      for (int64_t i = 0; i < n; ++i) static_cast<int64_t*>(to)[i] = static_cast<int64_t>(from[i]);
+      for (int64_t i = 0; i < n; ++i) static_cast<int64_t*>(to)[i] = Saturated<int64_t, INT64_MIN, INT64_MAX>(from[i]);
       break;
     case SY_U8:
-      for (int64_t i = 0; i < n; ++i)
-        static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(static_cast<int32_t>(from[i]));
+      for (int64_t i = 0; i < n; ++i) static_cast<uint8_t*>(to)[i] = Saturated<uint8_t, 0, UINT8_MAX>(from[i]);
       break;
     default:
       break;

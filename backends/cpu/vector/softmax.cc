@@ -61,10 +61,8 @@ void cross_entropy(const CrossEntropyRows& a, int64_t begin, int64_t end, float*
     const float* x = Widened(a.logits, r * n, n, scratch);
     float* exponentials = scratch + n;
     const Exponentials e = Exponentiate(x, exponentials, n);
-    const float logsumexp = e.largest + __builtin_logf(e.sum);
-    At(a.logsumexp, r) = logsumexp;
-    // Relative to the maximum, so that large logits do not cancel.
-    const float relative = logsumexp - e.largest;
+    const float relative = __builtin_logf(e.sum);  // to the maximum, so that large logits do not cancel
+    At(a.logsumexp, r) = e.largest + relative;
     const auto sum_of_logits = [&] {
       return SumOver(n,
                      [&](int64_t i, int64_t lanes) SY_INLINED { return Keep(Load(x + i, lanes) - e.largest, lanes); });
@@ -76,12 +74,13 @@ void cross_entropy(const CrossEntropyRows& a, int64_t begin, int64_t end, float*
       At(a.loss, r) = Ignored(a, r) ? 0.0f : (1.0f - s) * (relative - (x[a.labels[r]] - e.largest)) + smooth;
     } else {
       const float* t = Widened(a.targets, r * n, n, exponentials);
-      At(a.loss, r) =
-          (1.0f - s) * SumOver(n,
-                               [&](int64_t i, int64_t lanes) SY_INLINED {
-                                 return Keep(Load(t + i, lanes) * (relative - (Load(x + i, lanes) - e.largest)), lanes);
-                               }) +
-          smooth;
+      At(a.loss, r) = (1.0f - s) * SumOver(n,
+                                           [&](int64_t i, int64_t lanes) SY_INLINED {
+                                             const Floats target = Load(t + i, lanes);  // 0 also times −logit = inf
+                                             const Floats term = target * (relative - (Load(x + i, lanes) - e.largest));
+                                             return Keep(target == 0.0f ? Floats{} : term, lanes);
+                                           }) +
+                      smooth;
     }
   }
 }
@@ -92,11 +91,11 @@ void cross_entropy_backward(const CrossEntropyRows& a, int64_t begin, int64_t en
   for (int64_t r = begin; r < end; ++r) {
     const float* x = Widened(a.logits, r * n, n, scratch);
     float* dx = Destination(a.dlogits, r * n, scratch);
-    const float logsumexp = At(a.logsumexp, r), scale = Ignored(a, r) ? 0.0f : At(a.dloss, r);
+    const float logsumexp = At(a.logsumexp, r), scale = At(a.dloss, r);
     if (Beyond(a, r)) {
       ForEachVector(n,
                     [&](int64_t i, int64_t lanes) SY_INLINED { Store(dx + i, Floats{} + __builtin_nanf(""), lanes); });
-    } else if (scale == 0.0f) {
+    } else if (Ignored(a, r)) {
       ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED { Store(dx + i, Floats{}, lanes); });
     } else if (a.labels) {
       ForEachVector(n, [&](int64_t i, int64_t lanes)

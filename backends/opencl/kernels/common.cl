@@ -181,7 +181,9 @@ static floatW activation_slope(int activation, floatW x) {
     }
     case GELU_TANH: {
       const floatW t = tanh(GELU_SLOPE * (x + 0.044715f * x * x * x));
-      return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_SLOPE * (1.0f + 3.0f * 0.044715f * x * x);
+      const floatW slope =
+          0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_SLOPE * (1.0f + 3.0f * 0.044715f * x * x);
+      return select(slope, 0.5f * (1.0f + t), fabs(x) > 1e4f);  // where 0 would meet x·x = inf
     }
     case RELU:
       return select((floatW)0.0f, (floatW)1.0f, x > 0.0f);

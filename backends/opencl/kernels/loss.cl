@@ -13,18 +13,18 @@ GROUP_KERNEL void cross_entropy(ARRAY(logits), ARRAY(labels), ARRAY(loss), ARRAY
     EACH_VECTOR(i, columns) most = fmax(most, LOAD(T, x, i, columns, -INFINITY));
     const float largest = GROUP_MAX(most);
     EACH_VECTOR(i, columns) sum += exp(LOAD(T, x, i, columns, -INFINITY) - largest);
-    const float lse = largest + log(GROUP_SUM(sum));
+    const float relative = log(GROUP_SUM(sum));  // of the sum of exponentials to the largest
     // Σ y·x and Σ y, of which loss = lse·Σ y − Σ y·x; by differences from the largest, so that nothing cancels.
     floatW product = (floatW)0.0f, weight = (floatW)0.0f;
 #ifdef SOFT
     const __global STORED(T)* target = OF(STORED(T), labels) + (ulong)row * columns;
     EACH_VECTOR(i, columns) {
       const floatW y = LOAD(T, target, i, columns, 0.0f);
-      product += select(y * (lse - LOAD(T, x, i, columns, 0.0f)), (floatW)0.0f, y == 0.0f);
+      product += select(y * (relative - (LOAD(T, x, i, columns, 0.0f) - largest)), (floatW)0.0f, y == 0.0f);
     }
 #endif
-    if (smoothing != 0) EACH_VECTOR(i, columns) weight += lse - LOAD(T, x, i, columns, lse);
-    const float even = smoothing != 0 ? GROUP_SUM(weight) * smoothing / columns : 0.0f;
+    if (smoothing != 0) EACH_VECTOR(i, columns) weight += LOAD(T, x, i, columns, largest) - largest;
+    const float even = smoothing != 0 ? (relative - GROUP_SUM(weight) / columns) * smoothing : 0.0f;
 #ifdef SOFT
     const float value = GROUP_SUM(product) * (1 - smoothing) + even;
 #else
@@ -33,12 +33,12 @@ GROUP_KERNEL void cross_entropy(ARRAY(logits), ARRAY(labels), ARRAY(loss), ARRAY
     if (label >= (int)columns && !is_ignored(label, ignore_index)) {
       value = NAN;
     } else if (!is_ignored(label, ignore_index)) {
-      value = (lse - AT(T, x, label)) * (1 - smoothing) + even;
+      value = (relative - (AT(T, x, label) - largest)) * (1 - smoothing) + even;
     }
 #endif
     if (LANE == 0) {
       OF(float, loss)[row] = value;
-      OF(float, logsumexp)[row] = lse;
+      OF(float, logsumexp)[row] = largest + relative;
     }
   }
 }

@@ -73,6 +73,10 @@ void AddLayout(Table& table) {
   table.Refuse<Axes>({"transpose", "concat"}, "axis 12", [](Axes& a) { a.values[0] = 12; });
   table.Refuse<sy_slice_attributes>({"slice"}, "a start beyond the end", [](auto& a) { a.start[0] = 1000000; });
   table.Refuse<sy_slice_attributes>({"slice"}, "a negative start", [](auto& a) { a.start[0] = -5; });
+  table.Refuse<sy_slice_attributes>({"slice"}, "a step so large that the last index wraps to a valid one", [](auto& a) {
+    a.start[0] = 4;  // the first case takes four rows, so that the last is 4 + 3·step
+    a.step[0] = INT64_MIN / 3 * -2;
+  });
 }
 
 }  // namespace switchyard::conform

@@ -22,6 +22,14 @@ void AddLoss(Table& table) {
   add("one_class", 2, 1, 0, -100, false);
   sy_cross_entropy_attributes a{};
   a.ignore_index = -100;
+  // Of equal logits log C, however large they are.
+  a.label_smoothing = 0.25f;
+  table.Add("cross_entropy", "large_logits", a, {T({4, 9}, Fill::kConstant, 60000), I({4}, 9)}, {F({4}), F({4})});
+  a.soft_targets = 1;
+  table.Add("cross_entropy", "large_logits_soft", a, {T({4, 9}, Fill::kConstant, 60000), T({4, 9}, Fill::kProbability)},
+            {F({4}), F({4})});
+  a = {};
+  a.ignore_index = -100;
   table.Add("cross_entropy", "negative_labels", a, {T({9, 4}), I({9}, 3, Fill::kSignedIndex)}, {F({9}), F({9})});
   table.Add("cross_entropy", "labels_beyond", a, {T({9, 4}), I({9}, 4, Fill::kSignedIndex)}, {F({9}), F({9})});
   table.Add("label_rank", "odd", {T({11, 7}), I({11}, 7)}, {I({11}, 0)}).exact = true;

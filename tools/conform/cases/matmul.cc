@@ -66,6 +66,9 @@ void AddMatmul(Table& table) {
       add("gelu_gradient_and_sums_of_many_rows", b, {}, 403, 8, 264);
     }
   }
+  sy_matmul_attributes not_numbers = a;
+  not_numbers.activation = SY_ACTIVATION_RELU;
+  add("linear_relu_not_numbers", not_numbers, {}, 23, 1, 24).inputs[0].fill = Fill::kExtreme;  // each sum has one term
   a.residual = 1;
   add("linear_residual", a, {}, 21, 48, 16);
   add("linear_residual_f32_bias", a, {}, 128, 64, 16, true);

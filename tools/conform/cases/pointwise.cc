@@ -67,6 +67,7 @@ void AddPointwise(Table& table) {
   table.Add("pointwise", "to_f32", Program({}, {0}), {T({17, 3})}, {F({17, 3})}).exact = true;
   table.Add("pointwise", "from_f32", Program({}, {0}), {F({17, 3})}, {T({17, 3})}).exact = true;
   table.Add("pointwise", "from_i32", Program({}, {0}), {I({41}, 200)}, {T({41})}).exact = true;
+  table.Add("pointwise", "broadcast_i32", Program({}, {0}), {I({3, 1, 5}, 2000000000)}, {I({3, 7, 5}, 0)}).exact = true;
   table.Add("pointwise", "from_u8", Program({}, {0}), {{Type::kU8, {2, 5, 3}, Fill::kIndex, 256}}, {T({2, 5, 3})})
       .exact = true;
   table.Add("pointwise", "broadcast", Program({}, {0}), {T({1, 5, 1})}, {T({3, 5, 7})}).exact = true;

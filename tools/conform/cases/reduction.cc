@@ -44,6 +44,7 @@ void AddReduction(Table& table) {
   table.Add("squared_norm", "overflow", {T({33}), T({17}, Fill::kExtreme)}, {F({1})});
   table.Refuse<sy_reduce_attributes>({"reduce"}, "reduction 99", [](auto& a) { a.reduction = 99; });
   table.Refuse<sy_reduce_attributes>({"reduce"}, "axis 20", [](auto& a) { a.axes = 1u << 20; });
+  table.Refuse<sy_reduce_attributes>({"reduce"}, "axis 7 beside its own", [](auto& a) { a.axes |= 1u << 7; });
 }
 
 }  // namespace switchyard::conform
