@@ -54,6 +54,7 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
   SY_RETURN_IF_ERROR(impl.MakeStreams());
   SY_RETURN_IF_ERROR(impl.MakeEvents());
   SY_RETURN_IF_ERROR(impl.MakeHostThread());
+  impl.AwaitOthers();
   if (!impl.debugged()) impl.FindGroups();
   if (plan.impl_->device->capture() != nullptr && plan.impl_->options.capture && !impl.debugged()) {
     if (impl.RecordsWhole()) SY_RETURN_IF_ERROR(impl.CaptureWhole());
@@ -326,6 +327,19 @@ Status Instance::Impl::MakeHostThread() {
     }
   }
   return OkStatus();
+}
+
+// A stream that waited for them would hold up the calls that its communicator has started before, and these may be what
+// they wait for.
+void Instance::Impl::AwaitOthers() {
+  for (BoundStep& step : steps) {
+    if (!step.call || step.way != BoundStep::Way::kStarted) continue;
+    for (const int earlier : step.waits) {
+      if (earlier == kRunStart || !steps[static_cast<size_t>(earlier)].RunsBeside()) continue;
+      Communicator::BeginsBehind(*step.call,
+                                 [this, &other = steps[static_cast<size_t>(earlier)]] { return AwaitBeside(other); });
+    }
+  }
 }
 
 // May `step` join? It waits for nothing that they do not wait for, and needs nothing of theirs, so that nobody is held

@@ -35,6 +35,7 @@ struct BoundStep {
   int group = 0;
   int deferred = -1;  // index into Impl::deferred
   int staging = -1;
+  bool RunsBeside() const { return way == Way::kStarted || way == Way::kOnHost; }  // the device, on a thread
 };
 
 // A node that runs on the reference plugin: host buffers beside device places.
@@ -131,6 +132,7 @@ struct Instance::Impl {
   Status MakeStreams();
   Status MakeEvents();
   Status MakeHostThread();
+  void AwaitOthers();
   bool BeginsWith(const CollectiveGroup& group, size_t step) const;
   void FindGroups();
   bool RecordsWhole() const;
@@ -150,6 +152,7 @@ struct Instance::Impl {
   Status WaitFor(int earlier, const Stream& stream);
   Status WaitFor(const std::vector<int>& earlier, const Stream& stream);
   Status Start(const BoundStep& collective);
+  Status AwaitBeside(const BoundStep& step);
   Status PerformDeferred(int last);
   Status RunFallback(Staging& staging, const BoundKernel& kernel, const Stream& stream);
   Status LookForNonFinite(const Step& step);

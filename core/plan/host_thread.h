@@ -33,6 +33,8 @@ class HostThread {
   Status Before(Call& call, const Stream& stream);
   // Waits for the call and says how it ended; OK at once where it was not started since.
   Status Finish(Call& call) { return thread_.Wait(call.task); }
+  // Waits as Finish does, in any thread, and leaves the answer to Finish.
+  Status Await(const Call& call) { return thread_.Await(call.task); }
 
  private:
   explicit HostThread(Device& device) : device_(device) {}

@@ -189,15 +189,15 @@ Status Instance::Impl::WaitFor(const std::vector<int>& earlier, const Stream& st
   return OkStatus();
 }
 
-// The communicator's thread waits for one event. The host waits here where a collective follows one of another group
-// that was started too.
+// The communicator's thread waits for one event, and for what runs beside the device (AwaitOthers).
 Status Instance::Impl::Start(const BoundStep& collective) {
   const Stream& stream = CommunicationOf(collective);
   Event* ready = nullptr;
   for (const int earlier : collective.waits) {
     const int event = earlier == kRunStart ? start_event : steps[static_cast<size_t>(earlier)].event;
     if (event < 0) {
-      SY_RETURN_IF_ERROR(WaitFor(earlier, stream));
+      const BoundStep& step = steps[static_cast<size_t>(earlier)];
+      if (step.way == BoundStep::Way::kDeferred) SY_RETURN_IF_ERROR(PerformDeferred(step.deferred));
     } else if (ready == nullptr) {
       ready = &events[static_cast<size_t>(event)];
     } else {
@@ -208,11 +208,21 @@ Status Instance::Impl::Start(const BoundStep& collective) {
   return status.ok() ? status : Failed(collective.node, status);
 }
 
+// Until a step that runs beside the device has ended; its answer is left to whoever finishes it.
+Status Instance::Impl::AwaitBeside(const BoundStep& step) {
+  return step.way == BoundStep::Way::kOnHost ? host_thread->Await(*step.host_call)
+                                             : CommunicatorOf(step).Await(*step.call);
+}
+
 // Up to and with this one.
 Status Instance::Impl::PerformDeferred(int last) {
   while (performed <= static_cast<size_t>(last)) {
     const BoundStep& step = *deferred[performed++];
-    SY_RETURN_IF_ERROR(WaitFor(step.waits, CommunicationOf(step)));
+    for (const int earlier : step.waits) {
+      const BoundStep* const other = earlier == kRunStart ? nullptr : &steps[static_cast<size_t>(earlier)];
+      const bool beside = other != nullptr && other->RunsBeside();
+      SY_RETURN_IF_ERROR(beside ? AwaitBeside(*other) : WaitFor(earlier, CommunicationOf(step)));
+    }
     const Status status = CommunicatorOf(step).Launch(*step.call, CommunicationOf(step));
     if (!status.ok()) return Failed(step.node, status);
   }

@@ -61,6 +61,19 @@ Graph Careful(const Mesh& mesh) {
   return g;
 }
 
+// Of two groups each waits for the other's, while a device still computes what the first is to add.
+Graph Turns(const Mesh& mesh) {
+  Graph g;
+  Value late = g.Input("x", Rows(), {});
+  for (int i = 0; i < 8; ++i) late = ops::Scale(late, 1);
+  const Value parts = ops::ReduceScatter(late, SY_SUM, mesh.data, kDataGroup, "parts");
+  const Value of_model = ops::AllReduce(parts, SY_SUM, 1, kTensorGroup, "of_model");
+  const Value shares = ops::AllReduce(of_model, SY_SUM, 1, kDataGroup, "shares");
+  g.Output("of_all", ops::AllGather(ops::AllReduce(shares, SY_MAX, 1, kTensorGroup, "of_models"), mesh.data, kDataGroup,
+                                    "whole"));
+  return g;
+}
+
 // A message goes round: rank 0 sends first and receives last.
 Graph Ring(int rank, int ranks) {
   Graph g;
@@ -155,6 +168,7 @@ TEST_F(OnMesh, CollectivesMessagesAndBucketsEqualThoseOfPlayedRanks) {
   const auto ranks = static_cast<size_t>(mesh_.size());
   ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Chain(mesh_)), *communicators,
                                        {"largest_of_pair", "after_swap", "input"});
+  ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Turns(mesh_)), *communicators, {"of_all"});
   ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Step(mesh_)), *communicators,
                                        {"p0", "p1", "p2", "p3"});
   ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Careful(mesh_)), *communicators,

@@ -99,6 +99,11 @@ class Communicator {
   Status Start(DeviceCall& call, Event* ready, const Stream& stream);
   Status Before(DeviceCall& call, const Stream& stream);
   Status Finish(DeviceCall& call);
+  // Waits as Finish does, in any thread, and leaves the answer to Finish.
+  Status Await(const DeviceCall& call);
+  // Said once: where `call` is started, the communicator's thread calls `await` before it begins. Calls of another
+  // communicator are awaited so, and not by the stream: what was started before `call` waits for all of the stream.
+  static void BeginsBehind(DeviceCall& call, std::function<Status()> await);
   // Would Launch hold up the host while the device or a network works, and may it run beside what the host launches?
   // Then the call is better started. On a synchronous device only calls that need none of its copies.
   bool BetterStarted(const DeviceCall& call) const;

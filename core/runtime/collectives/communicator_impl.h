@@ -25,6 +25,7 @@ struct Communicator::DeviceCall {
   const void* send_address = nullptr;  // the same for the plugin, unless staged
   void* receive_address = nullptr;
   Event* ready = nullptr;  // of the last Start; null: it waits for nothing
+  std::vector<std::function<Status()>> behind;  // what it awaits before it begins
   const Stream* stream = nullptr;
   ProgressThread::Task task;
   uint64_t ticket = 0;  // of the last Start: Impl::done reaches it when the call has ended

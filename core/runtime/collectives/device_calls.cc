@@ -141,6 +141,9 @@ Status Communicator::Start(DeviceCall& call, Event* ready, const Stream& stream)
   if (!call.task.body) {
     call.task.body = [this, &call]() -> Status {
       Status status = call.ready != nullptr ? call.ready->Wait() : OkStatus();
+      for (const auto& await : call.behind) {
+        if (status.ok()) status = await();
+      }
       const double waited_before = impl_->plugin->TakeWaitMilliseconds();
       if (status.ok()) status = LaunchNow(call, *call.stream);
       impl_->plugin->TakeWaitMilliseconds();  // nobody waited: Finish counts who does
@@ -164,6 +167,14 @@ Status Communicator::Finish(DeviceCall& call) {
   const Status status = impl_->progress->Wait(call.task);
   impl_->wait_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
   return status;
+}
+
+Status Communicator::Await(const DeviceCall& call) {
+  return impl_->progress == nullptr ? OkStatus() : impl_->progress->Await(call.task);
+}
+
+void Communicator::BeginsBehind(DeviceCall& call, std::function<Status()> await) {
+  call.behind.push_back(std::move(await));
 }
 
 bool Communicator::BetterStarted(const DeviceCall& call) const {

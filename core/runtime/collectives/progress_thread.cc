@@ -35,6 +35,12 @@ Status ProgressThread::Wait(Task& task) {
   return std::exchange(task.result, OkStatus());
 }
 
+Status ProgressThread::Await(const Task& task) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return !task.submitted || task.done; });
+  return task.result;
+}
+
 void ProgressThread::Drain() {
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return first_ == nullptr && !working_; });

@@ -1,6 +1,6 @@
 // A thread that performs blocking tasks in the order in which they are submitted, beside the thread that submits them:
 // what drives collectives that complete as host requests. It sleeps where there is nothing to do. Submit and Wait
-// allocate nothing. One thread submits and waits.
+// allocate nothing. One thread submits and waits; any may await.
 #pragma once
 
 #include <condition_variable>
@@ -32,6 +32,8 @@ class ProgressThread {
   void Drain();
   // The result of the last submission; OK at once where there was none since the last Wait.
   Status Wait(Task& task);
+  // The same, and leaves the result to Wait. Not for tasks that were submitted to this thread behind one of its own.
+  Status Await(const Task& task);
 
  private:
   void Run();
