@@ -1,5 +1,7 @@
 #include "core/parallel/power_sgd.h"
 
+#include <optional>
+
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/matmul.h"
 #include "core/graph/ops/orthonormalize.h"
@@ -109,14 +111,12 @@ std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<
   if (factors.empty()) return means;
   const std::vector<Value> starts = ops::Orthonormalize(factors, drawn);
   auto start = starts.begin();
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    if (buckets[b].empty()) continue;
+  const auto send_p = [&](size_t b) {
     for (size_t i = 0; i < buckets[b].size(); ++i)
       p[b].push_back(ops::Matmul(*start++, matrix(x(buckets[b][i], states[b][i])), {.transpose_b = true}));
     p[b] = ops::Orthonormalize(CutAs(sums.sum(Joined(p[b]), fmt::format("power_sgd_p/{}", b)), p[b]));
-  }
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    if (buckets[b].empty()) continue;
+  };
+  const auto send_q = [&](size_t b) {
     std::vector<Value> xs, q;
     for (size_t i = 0; i < buckets[b].size(); ++i) {
       xs.push_back(x(buckets[b][i], states[b][i]));
@@ -132,7 +132,16 @@ std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<
       moves->push_back({state.error.ref(), ops::Sub(xs[i], inverse ? ops::Mul(mean, inverse) : mean).ref()});
       moves->push_back({state.factor.ref(), next[i].ref()});
     }
+  };
+  // Collectives keep this order: while the P of a bucket travel, the Q of the one before are computed.
+  std::optional<size_t> waiting;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    if (buckets[b].empty()) continue;
+    send_p(b);
+    if (waiting) send_q(*waiting);
+    waiting = b;
   }
+  send_q(*waiting);
   return means;
 }
 

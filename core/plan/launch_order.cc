@@ -18,8 +18,9 @@ namespace switchyard {
 std::vector<int> BuiltOrder(const Graph& graph) {
   std::vector<int> before(graph.size(), -1);
   const bool sends = std::any_of(graph.nodes().begin(), graph.nodes().end(), IsMessage);
-  for (int id = 0, last = -1; sends && id < graph.size(); ++id) {
-    if (IsCollective(graph.node(id).op)) before[id] = std::exchange(last, id);
+  for (int id = 0, last = -1; id < graph.size(); ++id) {
+    const Node& node = graph.node(id);
+    if (IsCollective(node.op) && (sends || node.phase == Phase::kUpdate)) before[id] = std::exchange(last, id);
   }
   return before;
 }

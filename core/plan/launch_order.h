@@ -17,8 +17,10 @@
 
 namespace switchyard {
 
-// For each node the collective that must come before it, or -1. Ranks that send each other messages run graphs of their
-// own: only the order in which those were built says that they will meet. Without messages nothing must.
+// For each node the collective that must come before it, or -1. Where ranks run graphs of their own only the order in
+// which those were built says that they will meet: those that send each other messages do from the first node on, and
+// all may where they update, since a rank that updates nothing of a bucket does not read that. What is computed is the
+// same on all ranks elsewhere, and so is the order.
 std::vector<int> BuiltOrder(const Graph& graph);
 
 // Ids of all nodes; every node after its inputs and its control edges.
