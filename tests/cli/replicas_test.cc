@@ -104,6 +104,7 @@ TEST_F(Replicas, CountTheDevicesThatThereAre) {
   ExpectSuccess(Run(train + "--suffix=c --cpu_devices=3"), {"rank 2 on", "over 3 ranks"});
   ExpectSuccess(Run(train + "--suffix=d --cpu_devices=2 --ranks_per_device=2"), {"rank 3 on", "over 4 ranks"});
   ExpectSuccess(Run(train + "--suffix=e --devices=1"), {"over 1 rank"});
+  ExpectSuccess(Run(train + "--suffix=f --devices=4 --interpose=validate"), {"over 4 ranks"});
   ExpectRefused(Run(train), {"--mode=dp drives all devices of cpu, and it has one", "--devices=2"});
   ExpectRefused(Run(train + "--device_list=0,1,2 --cpu_devices=2"), {"cpu has no device 2; it has 0 to 1"});
   ExpectRefused(Run(train + "--devices=3 --cpu_devices=2 --ranks_per_device=1"), {"3 local ranks, but cpu has 2"});

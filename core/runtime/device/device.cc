@@ -51,6 +51,7 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
   open.cores = cores.empty() ? nullptr : cores.data();
   open.deterministic = options.deterministic;
   sy_error error = EmptyError();
+  const std::lock_guard lock(plugin.opening());
   const sy_status status = api->open(plugin.table().instance, index, &open, &device->handle_, &error);
   if (status != SY_OK) {
     device->handle_ = nullptr;
@@ -68,6 +69,7 @@ Device::~Device() {
     return;
   }
   if (impl_->transfer_stream != nullptr) api_->stream_destroy(handle_, impl_->transfer_stream);
+  const std::lock_guard lock(plugin_->opening());
   api_->close(handle_);
 }
 

@@ -78,6 +78,7 @@ StatusOr<std::shared_ptr<Plugin>> Plugin::Wrap(std::shared_ptr<Plugin> inner, co
   plugin->path_ = inner->path_;
   plugin->table_ = table;
   plugin->interfaces_ = std::move(checked->interfaces);
+  plugin->opening_ = inner->opening_;
   plugin->inner_ = std::move(inner);
   return plugin;
 }

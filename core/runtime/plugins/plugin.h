@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class Plugin {
   StatusOr<int> DeviceCount(std::string* reason = nullptr) const;
   StatusOr<DeviceInfo> Describe(int index) const;
   StatusOr<CollectiveInfo> DescribeCollective() const;
+  // Held while a device is opened or closed: an instance does one of these at a time.
+  std::mutex& opening() const { return *opening_; }
 
   // Loads one library, with every check, no search. `path` may be relative (a path that the user typed). A library is
   // loaded once: the same path gives the same Plugin.
@@ -54,6 +57,7 @@ class Plugin {
   std::string name_, path_, version_;
   sy_plugin table_{};                                                // as it was filled
   std::shared_ptr<Plugin> inner_;                                    // of an interposed plugin
+  std::shared_ptr<std::mutex> opening_ = std::make_shared<std::mutex>();  // of an interposed plugin its inner one's
   std::map<std::string, std::vector<std::max_align_t>> interfaces_;  // in the size that this program knows
 };
 
