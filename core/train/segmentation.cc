@@ -4,6 +4,7 @@
 
 #include "core/data/mask_picture.h"
 #include "core/data/masked_images.h"
+#include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/pointwise.h"
@@ -94,8 +95,12 @@ Workload SegmentationWorkload(const std::string& name, const ModelFunction& mode
   workload.loss = [=](nn::Context& context) {
     const Value logits = model(context, AddImages(context, o)), masks = AddMasks(context, o);
     if (o.dice) return nn::SegmentationLoss(logits, masks, *o.dice);
-    const Value counted = ops::Binary(SY_PW_MAX, ops::Sum(Counted(masks)), ops::Full(context.graph, {1}, 1));
-    return ops::Div(ops::Sum(PixelLosses(logits, masks, o.label_smoothing)), counted);
+    // Of the pixels that count on all W ranks: the mean over the ranks of W·Σ own losses / Σ all counts.
+    const Value one = ops::Full(context.graph, {1}, 1);
+    const Value sums =
+        ops::AllReduce(ops::Concat({ops::Sum(Counted(masks)), one}, 0), SY_SUM, 1, kDataGroup, "counted_pixels");
+    const Value counted = ops::Binary(SY_PW_MAX, ops::Slice(sums, 0, 0, 1), one), ranks = ops::Slice(sums, 0, 1, 1);
+    return ops::Div(ops::Mul(ops::Sum(PixelLosses(logits, masks, o.label_smoothing)), ranks), counted);
   };
   workload.evaluate = [=](nn::Context& context) {
     Graph& graph = context.graph;

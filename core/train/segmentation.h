@@ -1,11 +1,11 @@
 // The task of a model that says a class for every pixel: images with masks, cross entropy over the pixels that count,
 // intersection over union.
 //
-// The loss is the mean over the counted pixels of a rank's micro-batch, as torch.nn.CrossEntropyLoss(ignore_index=255)
-// gives it; over ranks and micro-steps gradients are the mean of these, as PyTorch's DistributedDataParallel has it,
-// though they may have counted different numbers of pixels. With a Dice part it is that of the pixels of all ranks
-// (core/nn/segmentation_loss.h). Evaluation sums over all pixels of all ranks: its counts
-// are the same for every number of ranks.
+// The loss is the mean over the pixels that count in the micro-batches of all ranks together, so that W ranks of B
+// images compute what torch.nn.CrossEntropyLoss(ignore_index=255) gives of W·B (the mean of the ranks' own means, which
+// PyTorch's DistributedDataParallel takes, weighs pixels by how few others count beside them); over micro-steps
+// gradients are averaged. The same with a Dice part (core/nn/segmentation_loss.h). Evaluation sums over all pixels of
+// all ranks: its counts are the same for every number of ranks.
 #pragma once
 
 #include <memory>
