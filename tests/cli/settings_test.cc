@@ -128,6 +128,7 @@ TEST_F(RunSettings, MicroBatchesDivideTheBatch) {
   ExpectShown(explain + "--batch_size=8 --num_microbatches=4",
               {{"batch_size", {"2 images", "flag: num_microbatches=4" + of}},
                {"accumulation", {"4", "flag: num_microbatches=4" + of}},
+               {"num_microbatches", {"-", "not given"}},  // a file of what is shown divides once
                {"global_batch_size", {"8 images", "flag: batch_size x 1 ranks x accumulation 1"}}});
   ExpectShown(explain + "--batch-size=8 --microbatch-size=1",
               {{"batch_size", {"1 images", "flag: microbatch_size=1" + of}},

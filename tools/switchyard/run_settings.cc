@@ -163,6 +163,8 @@ Status DivideIntoMicroBatches(Settings& settings, bool automatic) {
   const std::string how = fmt::format("{}={} of {} images", name, given, images);
   settings.Replace("batch_size", batch, origin, how);
   settings.Replace("accumulation", images / batch, origin, how);
+  // What it came to is told, and not told a second time by settings that somebody makes of the listed ones.
+  if (!counted || !settings.Has("microbatch_size")) settings.Forget(name);
   return OkStatus();
 }
 
