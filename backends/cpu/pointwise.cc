@@ -299,7 +299,8 @@ KernelPointer PreparePointwise(const Request& r) {
       if (t.dtype == SY_F64) return SY_REFUSE(r, "pointwise: f64 is only copied");
   for (uint32_t o = 0; o < program.output_count && program.instruction_count == 0; ++o) {
     const sy_dtype from = r.inputs[program.outputs[o]].dtype, to = r.outputs[o].dtype;
-    if (!IsFloat(from) && !IsFloat(to) && from != to)
+    const auto is_wide = [](sy_dtype dtype) { return dtype == SY_I32 || dtype == SY_I64; };
+    if (is_wide(from) && is_wide(to) && from != to)
       return SY_REFUSE(r, "pointwise: integers of dtype %d become %d through f32, which does not hold them", from, to);
   }
   return std::make_unique<Pointwise>(r, program);

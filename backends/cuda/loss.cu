@@ -48,19 +48,19 @@ __global__ void CrossEntropyKernel(Teams teams, int64_t c, View logits, Target t
 #pragma unroll
     for (int k = 0; k < N; ++k) sum += expf(x[k] - largest);
   });
-  const float lse = largest + logf(teams.Sum(sum));
+  const float relative = logf(teams.Sum(sum));  // to the largest, so that large logits do not cancel
   const bool ignored = target.Ignored(row);
   teams.ForRow<N>(c, [&](int64_t i) {
     float x[N], y[N];
     Load<N>(logits, row * c + i, x);
     target.Row<N>(row, i, c, y);
 #pragma unroll
-    for (int k = 0; k < N; ++k) dot += y[k] != 0 ? y[k] * (x[k] - lse) : 0;  // 0·∞ counts nothing
+    for (int k = 0; k < N; ++k) dot += y[k] != 0 ? y[k] * (x[k] - largest - relative) : 0;  // 0·∞ counts nothing
   });
   dot = teams.Sum(dot);
   if (teams.Rank() != 0) return;
   StoreOne(loss, row, ignored ? 0 : -dot);
-  StoreOne(logsumexp, row, lse);
+  StoreOne(logsumexp, row, largest + relative);
 }
 
 // dlogits = dloss·(softmax(logits)·Σy − y)

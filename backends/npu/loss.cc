@@ -52,9 +52,14 @@ sy_status BuildCrossEntropy(Sequence& s, Request& r) {
   for (const Operand& output : r.outputs) {
     if (const sy_status status = r.ExpectDims("loss and logsumexp", output, {n}); status != SY_OK) return status;
   }
-  const Operand logsumexp = s.Destination(r, 1), x = s.Wide(r.inputs[0]), zero = s.Constant(0);
-  s.Emit(s.op.LogSumExp, x, Dims{1}, true, logsumexp.Reshaped({n, 1}));
-  const Operand log_p = s.Sub(x, logsumexp.Reshaped({n, 1}));
+  const Operand logsumexp = s.Destination(r, 1), logits = s.Wide(r.inputs[0]), zero = s.Constant(0);
+  // Relative to the largest, so that large logits do not cancel.
+  const Operand largest = s.Scratch(ACL_FLOAT, {n, 1}), relative = s.Scratch(ACL_FLOAT, {n, 1});
+  s.Emit(s.op.Amax, logits, Dims{1}, true, largest);
+  const Operand x = s.Sub(logits, largest);
+  s.Emit(s.op.LogSumExp, x, Dims{1}, true, relative);
+  const Operand log_p = s.Sub(x, relative), sums = logsumexp.Reshaped({n, 1});
+  s.Add(largest, relative, 1, &sums);
   Operand loss;
   if (a.soft_targets) {
     const Operand y = Smoothed(s, r.inputs[1], a, classes);
