@@ -38,6 +38,12 @@ class Weights : public ProgramTest {
             "--threads=1 --notensorboard --output=run --tag=t --suffix=a " +
             more));
   }
+  std::string TrainResNet() {
+    ExpectSuccess(
+        Run("train --model=resnet18 --width=4 --stem=imagenet --image_size=40 --dataset=imagefolder --data=photos "
+            "--batch_size=10 --steps=3 --warmup=0 --device=cpu --threads=1 --output=run --tag=t --suffix=a"));
+    return "run/resnet18/t/a/run";
+  }
   nlohmann::json RunJson(const std::string& arguments) const {
     const CommandResult result = Run(arguments + " --json --device=cpu --threads=1");
     ExpectSuccess(result);
@@ -127,14 +133,33 @@ TEST_F(Weights, ClassFoldersMayHaveNamesThatAreNotUtf8) {
 
 // Their config.json does not say for which size of images a residual network was made: it suits any.
 TEST_F(Weights, AnExportedResNetPredictsAsItsRun) {
-  ExpectSuccess(
-      Run("train --model=resnet18 --width=4 --stem=imagenet --image_size=40 --dataset=imagefolder --data=photos "
-          "--batch_size=10 --steps=3 --warmup=0 --device=cpu --threads=1 --output=run --tag=t --suffix=a"));
-  const std::string run = "run/resnet18/t/a/run";
+  const std::string run = TrainResNet();
   ExpectSuccess(Run("export hub --checkpoint=" + run), {"ResNetForImageClassification.from_pretrained"});
   const std::string predict = "predict photos/val --top=3 --checkpoint=";
   EXPECT_EQ(RunJson(predict + "hub --image_size=40"), RunJson(predict + run));
   ExpectRefused(Run(predict + "hub"), {"makes images of 40 pixels, but the model takes 224"});
+}
+
+// PyTorch's batch norms have counters beside their statistics; without them it speaks of missing weights.
+TEST_F(Weights, AnExportedResNetHasTheCountersOfItsBatchNorms) {
+  const auto counters = [&](const std::string& folder) {
+    std::map<std::string, int64_t> found;
+    const auto file = TensorFile::Open(In(folder + "/model.safetensors"));
+    EXPECT_TRUE(file.ok()) << Message(file.status());
+    if (!file.ok()) return found;
+    for (const TensorFile::Entry& entry : file->entries()) {
+      if (entry.dtype != "I64" || !entry.shape.empty()) continue;
+      EXPECT_TRUE(file->Read(entry, &found[entry.name]).ok());
+    }
+    return found;
+  };
+  ExpectSuccess(Run("export hub --checkpoint=" + TrainResNet()));
+  const auto of_run = counters("hub");
+  EXPECT_EQ(of_run.size(), 20u);
+  EXPECT_THAT(of_run,
+              testing::Contains(testing::Pair("resnet.embedder.embedder.normalization.num_batches_tracked", 3)));
+  ExpectSuccess(Run("export plain --names=torchvision --image_size=40 --checkpoint=hub"));  // and passes over theirs
+  EXPECT_THAT(counters("plain"), testing::Contains(testing::Pair("layer4.1.bn2.num_batches_tracked", 0)));
 }
 
 TEST_F(Weights, AForgedConfigIsRefusedWhateverItHolds) {
