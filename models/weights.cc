@@ -87,6 +87,19 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
   return tensors;
 }
 
+void ReorderClasses(const ResolvedModel& model, const std::vector<int>& order, HostTensors* tensors) {
+  for (auto& [name, tensor] : *tensors) {
+    if (!IsHead(*model.info->family, name)) continue;
+    const size_t row = tensor.values.size() / order.size();  // classes are the outermost axis, of convolutions too
+    std::vector<float> values;
+    for (const int from : order) {
+      const auto begin = tensor.values.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(from) * row);
+      values.insert(values.end(), begin, begin + static_cast<std::ptrdiff_t>(row));
+    }
+    tensor.values = std::move(values);
+  }
+}
+
 StatusOr<HostTensors> ExportWeights(const ResolvedModel& model, HostTensors parameters, const std::string& format) {
   SY_ASSIGN_OR_RETURN(const ForeignFormat* const to, FormatOf(*model.info->family, format));
   return to->to_file != nullptr ? to->to_file(std::move(parameters)) : parameters;

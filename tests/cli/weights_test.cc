@@ -311,6 +311,46 @@ TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {
   expect_record();
 }
 
+TEST_F(Weights, PretrainedClassifiersMeanTheClassesThatTheyNamed) {
+  Train();
+  ExpectSuccess(Run("export hub --checkpoint=" + run_));
+  const auto name_classes = [&](const std::vector<std::string>& names) {
+    std::ifstream in(In("hub/config.json"));
+    nlohmann::json config = nlohmann::json::parse(in, nullptr, false);
+    for (size_t i = 0; i < names.size(); ++i) config["id2label"][std::to_string(i)] = names[i];
+    std::ofstream(In("hub/config.json")) << config;
+  };
+  const auto tune = [&](const std::string& suffix, const std::string& more) {
+    const CommandResult result =
+        Run("train --pretrained=hub --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --lr=1e-30 "
+            "--min_lr=0 --warmup=0 --weight_decay=0 --device=cpu --threads=1 --output=run --tag=t --suffix=" +
+            suffix + more);
+    ExpectSuccess(result);
+    return result.output;
+  };
+  const auto loss = [&](const std::string& weights) {
+    return Eval(weights + " --dataset=imagefolder --data=photos")["loss"].get<double>();
+  };
+  const std::string ordered = "into the order of the classes of", other = "made for other classes";
+  EXPECT_THAT(tune("same", ""), AllOf(testing::Not(HasSubstr(ordered)), testing::Not(HasSubstr(other))));
+  name_classes({"dog", "zebra", "cat"});
+  EXPECT_THAT(tune("ordered", ""), HasSubstr(ordered));
+  EXPECT_NEAR(loss("run/vit_base/t/ordered/run"), loss("hub"), 1e-5);
+  EXPECT_GT(std::abs(loss("run/vit_base/t/same/run") - loss("hub")), 1e-3);
+  EXPECT_THAT(tune("position", " --match_classes=position"),
+              AllOf(testing::Not(HasSubstr(ordered)), testing::Not(HasSubstr(other))));
+  EXPECT_NEAR(loss("run/vit_base/t/position/run"), loss("run/vit_base/t/same/run"), 1e-5);
+  name_classes({"cat", "horse", "zebra"});
+  EXPECT_THAT(tune("other", ""), AllOf(HasSubstr(other), HasSubstr("row 1 meant horse and is now dog; --reset_head")));
+  // Of a run, its own record names them.
+  std::filesystem::rename(In("photos/train/zebra"), In("photos/train/ape"));
+  std::filesystem::rename(In("photos/val/zebra"), In("photos/val/ape"));
+  ExpectSuccess(Run("train --steps=1 --dataset=imagefolder --data=photos --batch_size=10 --device=cpu --threads=1 "
+                    "--output=run --tag=t --suffix=of_run --pretrained=" +
+                    run_),
+                {"row 0 meant cat and is now ape, row 1 meant dog and is now cat, row 2 meant zebra and is now dog"});
+}
+
 TEST_F(Weights, APickleIsRefusedWithTheWayToConvertIt) {
   folder_.Write("vit.pth", {'P', 'K', 3, 4});
   ExpectRefused(Run(SmallTraining("--pretrained=vit.pth")), {"vit.pth: pickled weights", "save_file"});
