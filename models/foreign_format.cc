@@ -35,13 +35,24 @@ bool Same(const nlohmann::json& a, const nlohmann::json& b) {
   return a.is_number() && b.is_number() ? a.get<float>() == b.get<float>() : a == b;
 }
 
+bool Lists(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Whether the model has weights of the same shapes with another value of one of its settings.
+bool SameShapes(const ResolvedModel& model, const std::string& setting, const nlohmann::json& value) {
+  ResolvedModel other = model;
+  other.own[setting] = value;
+  return model.info->family->check(other).ok() && ParameterTypes(other) == ParameterTypes(model);
+}
+
 }  // namespace
 
 std::vector<std::string> FormatNames() {
   std::vector<std::string> names;
   for (const ModelFamily* family : Families()) {
     for (const ForeignFormat& format : family->formats()) {
-      if (std::find(names.begin(), names.end(), format.name) == names.end()) names.push_back(format.name);
+      if (!Lists(names, format.name)) names.push_back(format.name);
     }
   }
   return names;
@@ -103,8 +114,8 @@ SettingValues ImpliedByNames(const std::function<bool(const std::string& name)>&
 std::string Disagreements(const ResolvedModel& chosen, const ForeignModel& found) {
   std::string text;
   const auto compare = [&](const std::string& setting, const nlohmann::json& ours, const nlohmann::json& theirs) {
-    const std::vector<std::string>& free = found.family->resampled;
-    if (Same(ours, theirs) || std::find(free.begin(), free.end(), setting) != free.end()) return;
+    if (Same(ours, theirs) || Lists(found.family->resampled, setting)) return;
+    if (Lists(found.family->of_shapes, setting) && SameShapes(chosen, setting, theirs)) return;
     text +=
         fmt::format("{}--{}={} where the file has {}", text.empty() ? "" : ", ", setting, ours.dump(), theirs.dump());
   };

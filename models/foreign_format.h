@@ -64,8 +64,8 @@ std::vector<std::string> HeadBiasNames();
 // What weights imply by their names alone; has(name): is it there?
 SettingValues ImpliedByNames(const std::function<bool(const std::string& name)>& has);
 
-// "--heads=4 where the file has 3", one for each that differs; "" where the chosen model is the one of the file, but for
-// what resampled tables of positions make up for.
+// "--heads=4 where the file has 3", one for each that differs; "" where the chosen model is the one of the file, but
+// for what resampled tables of positions make up for, and for ratios that make the same hidden widths.
 std::string Disagreements(const ResolvedModel& chosen, const ForeignModel& found);
 
 }  // namespace switchyard

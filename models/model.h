@@ -52,6 +52,8 @@ struct ModelFamily {
   // Settings that may differ from those that weights were made with: where tables are resampled, or none depends on
   // them.
   std::vector<std::string> resampled;
+  // Settings that decide shapes and nothing else: two values with the same shapes of weights are the same model.
+  std::vector<std::string> of_shapes;
   const std::vector<ForeignFormat>& (*formats)();  // at least one; the first is how our runs publish weights
 };
 

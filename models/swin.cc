@@ -153,6 +153,7 @@ const ModelFamily& SwinFamily() {
       .from_file = SwinWeightsFromFile,
       .resample = ResampleBiasTables,
       .resampled = {"image_size", "window"},
+      .of_shapes = {"mlp_ratio"},
       .formats = SwinFormats};
   return family;
 }

@@ -78,6 +78,7 @@ const ModelFamily& VitFamily() {
       .from_file = VitWeightsFromFile,
       .resample = ResamplePositions,
       .resampled = {"image_size"},
+      .of_shapes = {"mlp_ratio"},
       .formats = VitFormats};
   return family;
 }

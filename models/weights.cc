@@ -1,5 +1,7 @@
 #include "models/weights.h"
 
+#include <algorithm>
+
 #include "models/foreign_format.h"
 
 namespace switchyard {
@@ -7,6 +9,11 @@ namespace {
 
 bool IsHead(const ModelFamily& family, const std::string& name) {
   return name == family.head + ".weight" || name == family.head + ".bias";
+}
+
+// Under names that transformers has in memory alone, from version 5 on: its files keep those of before.
+bool OfTransformers5(const HostTensors::value_type& entry) {
+  return entry.first.find("layers.") != std::string::npos && entry.first.ends_with(".attention.q_proj.weight");
 }
 
 // One line for each tensor that is missing, superfluous or of another shape; "" when all fit.
@@ -71,10 +78,26 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
     if (const auto channels = ChannelsOf(model, tensors); channels && !only_head)
       advice = fmt::format("they take images of {0}: --channels={0}, or choose the model that they were made for",
                            *channels);
+    if (const auto unread = std::find_if(tensors.begin(), tensors.end(), OfTransformers5); unread != tensors.end())
+      advice = fmt::format("{}: so a state_dict() of transformers 5 names it; write the file by save_pretrained()",
+                           unread->first);
     return InvalidArgument("the weights do not fit {} with {} classes:{}\n{}", model.info->name, model.classes, lines,
                            advice);
   }
   return tensors;
+}
+
+void ReorderClasses(const ResolvedModel& model, const std::vector<int>& order, HostTensors* tensors) {
+  for (auto& [name, tensor] : *tensors) {
+    if (!IsHead(*model.info->family, name)) continue;
+    const size_t row = tensor.values.size() / order.size();  // classes are the outermost axis, of convolutions too
+    std::vector<float> values;
+    for (const int from : order) {
+      const auto begin = tensor.values.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(from) * row);
+      values.insert(values.end(), begin, begin + static_cast<std::ptrdiff_t>(row));
+    }
+    tensor.values = std::move(values);
+  }
 }
 
 StatusOr<HostTensors> ExportWeights(const ResolvedModel& model, HostTensors parameters, const std::string& format) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/graph/host_tensor.h"
 #include "models/model.h"
@@ -14,6 +15,10 @@ namespace switchyard {
 // (its parameters are then missing from the result and start fresh). InvalidArgument lists what is missing, superfluous
 // or of another shape.
 StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tensors, bool reset_head);
+
+// The classifier in another order of its classes, of weights as ImportWeights gives them: class i becomes what class
+// order[i] was. `order` has each class once; a classifier that is not there stays so.
+void ReorderClasses(const ResolvedModel& model, const std::vector<int>& order, HostTensors* tensors);
 
 // Model → file of that format ("timm"). InvalidArgument where its program does not have the model.
 StatusOr<HostTensors> ExportWeights(const ResolvedModel& model, HostTensors parameters, const std::string& format);

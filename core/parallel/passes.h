@@ -7,7 +7,7 @@
 //   gradients  the backward part, behind each training plan's loss; NamedGraph::gradients
 //   wide_gradients  weights' gradients that are sums over halves are f32, as their weights are
 //   stages     which blocks each stage of a pipeline has
-//   sync_batch_norm  batch norms over the samples of all ranks
+//   sync_batch_norm  batch norms over the samples of all ranks; refuses those over a single value per channel
 //   micro_batches  from here on there is a training plan for each kind of micro-batch; the schedule
 //   tensor_parallel  ranks of the tensor group share weights, and with them products, heads and hidden units
 //   half_weights  what the forward part casts of parameters becomes state; the plan "halves"

@@ -3,12 +3,16 @@
 // goes into the running variance. Backwards, Σ dy and Σ dy·x̂ are summed over the ranks for dx alone: the gradients of
 // weight and bias stay each rank's own, as those of all other parameters, which "buckets" adds up. Ranks may differ in
 // how many samples they have.
+//
+// A batch norm that would see a single value for each channel is refused, with one rank too: its variance is 0, so that
+// the result is the bias alone and the running variance decays to nothing.
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/normalization.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/parallel/passes.h"
+#include "fmt/format.h"
 
 namespace switchyard {
 namespace {
@@ -16,6 +20,21 @@ namespace {
 Status SyncBatchNormLegal(const ProgramOptions&) { return OkStatus(); }
 
 uint32_t Places(const Value& x) { return (1u << (x.rank() - 1)) - 1; }  // all axes but the channels'
+
+int64_t PlacesOf(const Shape& x) { return Elements(x) / x.back(); }
+
+void CheckPlaces(const Graph& graph, const ProgramOptions& o) {
+  if (o.sync_batchnorm && o.mesh.data > 1) return;
+  for (const Node& node : graph.nodes()) {
+    if (node.op != "batch_norm") continue;
+    const Shape& x = graph.type(node.inputs[0]).shape;
+    if (PlacesOf(x) > 1) continue;
+    throw BuildError(fmt::format(
+        "{}: expected more than one value per channel for the statistics of a batch norm in training, found one in {}; "
+        "give a larger --batch_size{} or larger images",
+        node.name, ToString(x), o.mesh.data > 1 ? " of each rank, --sync_batchnorm" : ""));
+  }
+}
 
 class Synchronization {
  public:
@@ -35,7 +54,7 @@ class Synchronization {
     const auto a = node.attributes.as<sy_batch_norm_attributes>();
     const std::vector<Value> in = r.Map(node.inputs);
     const Value x = ops::Cast(in[0], DType::kF32);
-    const int64_t channels = x.dim(-1), places = x.type().elements() / channels;
+    const int64_t channels = x.dim(-1), places = PlacesOf(x.shape());
     const float share = 1 / static_cast<float>(places);
     const Value own_mean = ops::Reduce(x, SY_REDUCE_SUM, Places(x), share);
     const Value own_var = ops::Reduce(ops::Sub(x, own_mean), SY_REDUCE_SUM_OF_SQUARES, Places(x), share);
@@ -83,9 +102,10 @@ class Synchronization {
 };
 
 void ApplySyncBatchNorm(Program& program, const ProgramOptions& o) {
-  if (!o.sync_batchnorm || o.mesh.data == 1) return;
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
+    CheckPlaces(plan.graph, o);
+    if (!o.sync_batchnorm || o.mesh.data == 1) continue;
     const Graph& source = plan.graph;
     Synchronization synchronization(source, o.mesh.data);
     RewritePlan(plan, "sync_batch_norm", [&](Rewriting& r, int id) { return synchronization.Replace(r, id); });

@@ -270,6 +270,7 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
   const int unit = BatchUnit(config);
   int32_t fits = 0;
   double needed = 0;
+  int least = unit;
   for (int batch = unit; batch <= std::max(limit, unit); batch *= 2) {
     TrainConfig c = config;
     c.batch_size = batch;
@@ -281,8 +282,13 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
       updates = table->updates;
     }
     TrainingPlans plans;
-    SY_RETURN_IF_ERROR(plans.CompileRun(c, model, world.mesh, world.rank(), updates, *world.device,
-                                        world.reference.get(), !samples, world.host.get()));
+    const Status compiled = plans.CompileRun(c, model, world.mesh, world.rank(), updates, *world.device,
+                                             world.reference.get(), !samples, world.host.get());
+    if (!compiled.ok() && batch == 1 && limit > 1) {  // batch norms may want more than one image
+      least = 2;
+      continue;
+    }
+    SY_RETURN_IF_ERROR(compiled);
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;
@@ -291,7 +297,7 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
     SY_RETURN_IF_ERROR(world.communicator->AllReduce("largest_batch", &fits, &fits, 1, SY_I32, SY_MIN));
   if (fits == 0) {
     return ResourceExhausted("--batch_size=auto: the plan of {} takes {:.1f} MB for {}, {}; choose a smaller model",
-                             model.name, needed / 1e6, unit == 1 ? "a single image" : fmt::format("{} images", unit),
+                             model.name, needed / 1e6, least == 1 ? "a single image" : fmt::format("{} images", least),
                              RoomText(world, available));
   }
   return fits;

@@ -38,6 +38,12 @@ class Weights : public ProgramTest {
             "--threads=1 --notensorboard --output=run --tag=t --suffix=a " +
             more));
   }
+  std::string TrainResNet() {
+    ExpectSuccess(
+        Run("train --model=resnet18 --width=4 --stem=imagenet --image_size=40 --dataset=imagefolder --data=photos "
+            "--batch_size=10 --steps=3 --warmup=0 --device=cpu --threads=1 --output=run --tag=t --suffix=a"));
+    return "run/resnet18/t/a/run";
+  }
   nlohmann::json RunJson(const std::string& arguments) const {
     const CommandResult result = Run(arguments + " --json --device=cpu --threads=1");
     ExpectSuccess(result);
@@ -127,14 +133,33 @@ TEST_F(Weights, ClassFoldersMayHaveNamesThatAreNotUtf8) {
 
 // Their config.json does not say for which size of images a residual network was made: it suits any.
 TEST_F(Weights, AnExportedResNetPredictsAsItsRun) {
-  ExpectSuccess(
-      Run("train --model=resnet18 --width=4 --stem=imagenet --image_size=40 --dataset=imagefolder --data=photos "
-          "--batch_size=10 --steps=3 --warmup=0 --device=cpu --threads=1 --output=run --tag=t --suffix=a"));
-  const std::string run = "run/resnet18/t/a/run";
+  const std::string run = TrainResNet();
   ExpectSuccess(Run("export hub --checkpoint=" + run), {"ResNetForImageClassification.from_pretrained"});
   const std::string predict = "predict photos/val --top=3 --checkpoint=";
   EXPECT_EQ(RunJson(predict + "hub --image_size=40"), RunJson(predict + run));
   ExpectRefused(Run(predict + "hub"), {"makes images of 40 pixels, but the model takes 224"});
+}
+
+// PyTorch's batch norms have counters beside their statistics; without them it speaks of missing weights.
+TEST_F(Weights, AnExportedResNetHasTheCountersOfItsBatchNorms) {
+  const auto counters = [&](const std::string& folder) {
+    std::map<std::string, int64_t> found;
+    const auto file = TensorFile::Open(In(folder + "/model.safetensors"));
+    EXPECT_TRUE(file.ok()) << Message(file.status());
+    if (!file.ok()) return found;
+    for (const TensorFile::Entry& entry : file->entries()) {
+      if (entry.dtype != "I64" || !entry.shape.empty()) continue;
+      EXPECT_TRUE(file->Read(entry, &found[entry.name]).ok());
+    }
+    return found;
+  };
+  ExpectSuccess(Run("export hub --checkpoint=" + TrainResNet()));
+  const auto of_run = counters("hub");
+  EXPECT_EQ(of_run.size(), 20u);
+  EXPECT_THAT(of_run,
+              testing::Contains(testing::Pair("resnet.embedder.embedder.normalization.num_batches_tracked", 3)));
+  ExpectSuccess(Run("export plain --names=torchvision --image_size=40 --checkpoint=hub"));  // and passes over theirs
+  EXPECT_THAT(counters("plain"), testing::Contains(testing::Pair("layer4.1.bn2.num_batches_tracked", 0)));
 }
 
 TEST_F(Weights, AForgedConfigIsRefusedWhateverItHolds) {
@@ -284,6 +309,46 @@ TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {
   // Nor does going on forget what came with the weights.
   ExpectSuccess(Run("train --steps=2 --resume=" + tuned + " --data=photos --device=cpu --threads=1"));
   expect_record();
+}
+
+TEST_F(Weights, PretrainedClassifiersMeanTheClassesThatTheyNamed) {
+  Train();
+  ExpectSuccess(Run("export hub --checkpoint=" + run_));
+  const auto name_classes = [&](const std::vector<std::string>& names) {
+    std::ifstream in(In("hub/config.json"));
+    nlohmann::json config = nlohmann::json::parse(in, nullptr, false);
+    for (size_t i = 0; i < names.size(); ++i) config["id2label"][std::to_string(i)] = names[i];
+    std::ofstream(In("hub/config.json")) << config;
+  };
+  const auto tune = [&](const std::string& suffix, const std::string& more) {
+    const CommandResult result =
+        Run("train --pretrained=hub --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --lr=1e-30 "
+            "--min_lr=0 --warmup=0 --weight_decay=0 --device=cpu --threads=1 --output=run --tag=t --suffix=" +
+            suffix + more);
+    ExpectSuccess(result);
+    return result.output;
+  };
+  const auto loss = [&](const std::string& weights) {
+    return Eval(weights + " --dataset=imagefolder --data=photos")["loss"].get<double>();
+  };
+  const std::string ordered = "into the order of the classes of", other = "made for other classes";
+  EXPECT_THAT(tune("same", ""), AllOf(testing::Not(HasSubstr(ordered)), testing::Not(HasSubstr(other))));
+  name_classes({"dog", "zebra", "cat"});
+  EXPECT_THAT(tune("ordered", ""), HasSubstr(ordered));
+  EXPECT_NEAR(loss("run/vit_base/t/ordered/run"), loss("hub"), 1e-5);
+  EXPECT_GT(std::abs(loss("run/vit_base/t/same/run") - loss("hub")), 1e-3);
+  EXPECT_THAT(tune("position", " --match_classes=position"),
+              AllOf(testing::Not(HasSubstr(ordered)), testing::Not(HasSubstr(other))));
+  EXPECT_NEAR(loss("run/vit_base/t/position/run"), loss("run/vit_base/t/same/run"), 1e-5);
+  name_classes({"cat", "horse", "zebra"});
+  EXPECT_THAT(tune("other", ""), AllOf(HasSubstr(other), HasSubstr("row 1 meant horse and is now dog; --reset_head")));
+  // Of a run, its own record names them.
+  std::filesystem::rename(In("photos/train/zebra"), In("photos/train/ape"));
+  std::filesystem::rename(In("photos/val/zebra"), In("photos/val/ape"));
+  ExpectSuccess(Run("train --steps=1 --dataset=imagefolder --data=photos --batch_size=10 --device=cpu --threads=1 "
+                    "--output=run --tag=t --suffix=of_run --pretrained=" +
+                    run_),
+                {"row 0 meant cat and is now ape, row 1 meant dog and is now cat, row 2 meant zebra and is now dog"});
 }
 
 TEST_F(Weights, APickleIsRefusedWithTheWayToConvertIt) {

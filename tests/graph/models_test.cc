@@ -356,6 +356,41 @@ TEST_F(WeightsTest, AnotherHeadSizeLoadsOnlyWithResetHead) {
   EXPECT_TRUE(ImportWeights(larger, timm_, true).ok());
 }
 
+TEST(ForeignModelTest, RatiosOfTheSameHiddenWidthsAreOneModel) {
+  const auto disagreements = [](const ResolvedModel& model, const nlohmann::json& config) {
+    const auto read = ReadForeignConfig(config);
+    EXPECT_TRUE(read.ok()) << Message(read.status());
+    return read.ok() ? Disagreements(model, *read) : "";
+  };
+  const ResolvedModel vit =
+      Resolved({.name = "vit_tiny",
+                .image_size = 8,
+                .own = {{"patch", 4}, {"width", 12}, {"depth", 1}, {"heads", 2}, {"mlp_ratio", 2.7}}});
+  nlohmann::json config = {{"model_type", "vit"},      {"hidden_size", 12},     {"num_hidden_layers", 1},
+                           {"num_attention_heads", 2}, {"image_size", 8},       {"patch_size", 4},
+                           {"intermediate_size", 32},  {"layer_norm_eps", 1e-6}};
+  EXPECT_EQ(disagreements(vit, config), "");
+  config["intermediate_size"] = 33;
+  EXPECT_EQ(disagreements(vit, config), "--mlp_ratio=2.7 where the file has 2.75");
+
+  const ResolvedModel swin = Resolved(
+      {.name = "swin_tiny",
+       .image_size = 16,
+       .own = {{"patch", 4}, {"width", 12}, {"depths", {"1", "1"}}, {"heads", 2}, {"window", 2}, {"mlp_ratio", 2.7}}});
+  config = {{"model_type", "swin"}, {"embed_dim", 12},  {"depths", {1, 1}}, {"num_heads", {2, 4}},
+            {"window_size", 2},     {"image_size", 16}, {"patch_size", 4},  {"mlp_ratio", 2.69}};
+  EXPECT_EQ(disagreements(swin, config), "");  // 32 and 64
+  config["mlp_ratio"] = 2.75;                  // 33 and 66
+  EXPECT_THAT(disagreements(swin, config), HasSubstr("--mlp_ratio"));
+}
+
+TEST_F(WeightsTest, NamesThatTransformers5HasInMemoryAloneAreRefusedWithAWayOut) {
+  HostTensors wrong;
+  wrong["vit.layers.0.attention.q_proj.weight"] = {{48, 48}, std::vector<float>(48 * 48)};
+  EXPECT_THAT(Message(ImportWeights(small_, wrong, false).status()),
+              AllOf(HasSubstr("layers.0.attention.q_proj.weight"), HasSubstr("save_pretrained()")));
+}
+
 TEST_F(WeightsTest, EveryOtherDifferenceIsListed) {
   HostTensors wrong = timm_;
   wrong.erase("blocks.0.norm1.weight");

@@ -165,6 +165,22 @@ TEST_F(MemoryLimit, HoldsForAnEvaluation) {
   EXPECT_THAT(Message(refused.status()), testing::StartsWith("--memory_limit=200KB: an evaluation of vit_micro needs"));
 }
 
+// At 8 pixels the last stage has one place, so that a single image has no variance there.
+TEST(AutomaticBatch, BeginsWhereBatchNormsHaveMoreThanOneValue) {
+  TrainConfig config = SmallConfig();
+  config.model = "resnet18";
+  config.image_size = 8;
+  config.own = {{"width", 4}, {"stem", "small"}};
+  const auto world = LoneWorld();
+  const auto run = MakeRun(config, *world);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto largest = LargestBatch(run->setup.config, run->setup.model, *world, 4, 64);
+  ASSERT_TRUE(largest.ok()) << Message(largest.status());
+  EXPECT_EQ(*largest, 4);
+  const auto single = LargestBatch(run->setup.config, run->setup.model, *world, 1, 64);
+  EXPECT_THAT(Message(single.status()), HasSubstr("more than one value per channel"));
+}
+
 // Of unequal devices: what fits on one may be too much for another, and the other way round.
 TEST_F(Fitting, RanksOfUnequalDevicesAgree) {
   World& world = SharedWorld();

@@ -10,6 +10,7 @@
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/ops/transfer.h"
+#include "core/nn/convolution.h"
 #include "core/parallel/passes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,7 +19,9 @@
 namespace switchyard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 VisionTransformerConfig Small() {
   VisionTransformerConfig c = {.image_size = 28, .channels = 1, .classes = 10, .patch = 7, .width = 32, .depth = 3};
@@ -632,6 +635,33 @@ TEST(HalfWeights, OfSharedParametersAreGatheredInHalf) {
     EXPECT_EQ(program.Find("halves") == nullptr, zero == 3);
     EXPECT_GT(pieces, 0);
   }
+}
+
+// Mean and variance over the samples and places of each channel.
+TEST(ProgramBatchNorms, OverASingleValueAreRefusedInTraining) {
+  const auto workload = [](const Shape& images) {
+    const auto normed = [images](nn::Context& context) {
+      return nn::BatchNorm(context, "bn1", context.graph.Input("images", {DType::kF32, images}, {}));
+    };
+    return Workload{"norms", [normed](nn::Context& context) { return ops::Mean(normed(context)); },
+                    [normed](nn::Context& context) { context.graph.Output("y", normed(context)); }};
+  };
+  const auto message = [&](const ProgramOptions& options, const Shape& images) {
+    return std::string(Message(BuildProgram(workload(images), options, 0).status()));
+  };
+  ProgramOptions options;
+  const Shape single = {1, 1, 1, 3};
+  EXPECT_THAT(message(options, single), AllOf(HasSubstr("bn1"), HasSubstr("found one in (1, 1, 1, 3)"),
+                                              HasSubstr("--batch_size"), Not(HasSubstr("--sync_batchnorm"))));
+  EXPECT_EQ(message(options, {2, 1, 1, 3}), "");
+  EXPECT_EQ(message(options, {1, 1, 2, 3}), "");
+  options.mesh.data = 2;
+  EXPECT_THAT(message(options, single), HasSubstr("--sync_batchnorm"));
+  options.sync_batchnorm = true;
+  EXPECT_EQ(message(options, single), "");
+  options = {};
+  options.evaluation_only = true;
+  EXPECT_EQ(message(options, single), "");
 }
 
 }  // namespace

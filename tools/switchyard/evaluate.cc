@@ -35,10 +35,8 @@ void PrintEvaluation(const Task& task, const EvaluationResult& e, const std::vec
 StatusOr<std::unique_ptr<Dataset>> OpenEvaluationData(const TrainedModel& model) {
   SY_ASSIGN_OR_RETURN(auto data,
                       OpenDataset(DatasetOptionsOf(model.setup.config, model.setup.resolved), Split::kValidation));
-  const std::string match = absl::GetFlag(FLAGS_match_classes);
-  if (match != "name" && match != "position")
-    return InvalidArgument("--match_classes: expected name or position, found {}", match);
-  if (match == "name" && !model.classes.empty()) return WithClasses(std::move(data), model.classes);
+  SY_ASSIGN_OR_RETURN(const bool by_name, MatchesClassesByName());
+  if (by_name && !model.classes.empty()) return WithClasses(std::move(data), model.classes);
   if (static_cast<int64_t>(data->class_names().size()) > MostClasses(model.setup.resolved)) {
     return InvalidArgument("{} has {} classes, but the model tells {} apart", data->name(), data->class_names().size(),
                            model.setup.model.classes);

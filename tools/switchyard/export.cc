@@ -22,6 +22,15 @@ Status WriteJson(const Folder& folder, const std::string& name, const nlohmann::
   return folder.Write(name, {BytesOf(text)});
 }
 
+constexpr std::string_view kVariance = "running_var";
+
+// Of the run whose checkpoint the weights are; 0 where nobody says.
+int64_t UpdatesOf(const WeightSource& weights) {
+  if (weights.checkpoint() == nullptr) return 0;
+  const nlohmann::json step = weights.checkpoint()->record.value("step", nlohmann::json());
+  return step.is_number_integer() ? step.get<int64_t>() : 0;
+}
+
 }  // namespace
 
 Status ExportCommand(const CommandLine& line) {
@@ -50,6 +59,12 @@ Status ExportCommand(const CommandLine& line) {
   std::vector<NamedTensor> entries;
   for (const auto& [name, tensor] : tensors)
     entries.push_back({name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
+  // PyTorch's batch norms count their updates, which no result of ours depends on.
+  const int64_t updates = UpdatesOf(model.weights);
+  for (const auto& [name, tensor] : tensors) {
+    if (!name.ends_with(kVariance)) continue;
+    entries.push_back({name.substr(0, name.size() - kVariance.size()) + "num_batches_tracked", "I64", {}, &updates});
+  }
   SY_ASSIGN_OR_RETURN(const EvaluationTransform transform, EvaluationOf(model.setup.config, model.setup.model));
   ForeignFiles files;
   if (format->write != nullptr) {

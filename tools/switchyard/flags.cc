@@ -29,7 +29,8 @@ ABSL_FLAG(
 ABSL_FLAG(int, top, 3, "classes to show for each file");
 ABSL_FLAG(bool, overlay, false, "of masks: write each over its image too, as NAME_overlay.png");
 ABSL_FLAG(std::string, match_classes, "name",
-          "name: the dataset's classes are the model's of the same names; position: of the same numbers");
+          "name: the dataset's classes are the model's, or those of --pretrained weights, of the same names; position: "
+          "of the same numbers");
 ABSL_FLAG(std::string, names, "huggingface",
           fmt::format("whose names the weights get, of those that the model has: {}",
                       fmt::join(switchyard::FormatNames(), ", ")));
@@ -51,3 +52,13 @@ ABSL_FLAG(
     "then levels of mixed precision and settings, as dp,ddp,ddp:O1,ddp:allreduce_dtype=fp16");
 ABSL_FLAG(int, warmup_steps, 3,
           "updates before those that are measured; as many more as it takes until --powersgd_compression begins");
+
+namespace switchyard {
+
+StatusOr<bool> MatchesClassesByName() {
+  const std::string match = absl::GetFlag(FLAGS_match_classes);
+  if (match == "name" || match == "position") return match == "name";
+  return InvalidArgument("--match_classes: expected name or position, found {}", match);
+}
+
+}  // namespace switchyard

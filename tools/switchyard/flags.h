@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/flags/declare.h"
+#include "core/base/status.h"
 
 ABSL_DECLARE_FLAG(std::string, config);
 ABSL_DECLARE_FLAG(bool, show_settings);
@@ -31,3 +32,10 @@ ABSL_DECLARE_FLAG(int, rdzv_timeout);
 ABSL_DECLARE_FLAG(std::string, token_file);
 ABSL_DECLARE_FLAG(int, warmup_steps);
 ABSL_DECLARE_FLAG(std::string, compare);
+
+namespace switchyard {
+
+// --match_classes; InvalidArgument where it is neither.
+StatusOr<bool> MatchesClassesByName();
+
+}  // namespace switchyard

@@ -1,13 +1,27 @@
 #include "tools/switchyard/foreign_weights.h"
 
 #include <algorithm>
+#include <map>
 
+#include "core/base/text.h"
 #include "models/foreign_format.h"
 #include "models/hugging_face.h"
 #include "models/timm.h"
 #include "tools/switchyard/run_settings.h"
 
 namespace switchyard {
+namespace {
+
+// By more than their numbers, as masks without a list of classes have them.
+bool Named(const std::vector<std::string>& classes) {
+  for (size_t i = 0; i < classes.size(); ++i) {
+    if (classes[i] != fmt::format("class {}", i)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings) {
   const std::string where = source.path() + ": config.json";
   const auto fill = [&](const std::string& name, const nlohmann::json& value) {
@@ -38,6 +52,48 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
         where, chosen.info->name, text);
   }
   return read->class_names;
+}
+
+std::vector<std::string> ClassesOfWeights(const WeightSource& source, std::vector<std::string> described) {
+  if (source.checkpoint() == nullptr) return described;
+  std::vector<std::string> classes;
+  for (const nlohmann::json& name : source.checkpoint()->record.value("classes", nlohmann::json::array())) {
+    if (name.is_string()) classes.push_back(name.get<std::string>());
+  }
+  return classes;
+}
+
+ClassMatch MatchClasses(const std::vector<std::string>& known, const std::vector<std::string>& wanted, int rows) {
+  constexpr int kShown = 3;
+  ClassMatch match;
+  const size_t both = std::min(known.size(), wanted.size()), all = static_cast<size_t>(rows);
+  if (std::max(known.size(), wanted.size()) > all) return match;  // such weights do not fit
+  if (!Named(known) || !Named(wanted) || std::equal(known.begin(), known.begin() + both, wanted.begin())) return match;
+  std::map<std::string, int> row_of;
+  for (const std::string& name : known) row_of.emplace(name, static_cast<int>(row_of.size()));
+  std::vector<int> order;
+  std::vector<bool> taken(all);
+  for (const std::string& name : wanted) {
+    const auto found = row_of.find(name);
+    if (found == row_of.end() || taken[static_cast<size_t>(found->second)]) continue;
+    taken[static_cast<size_t>(found->second)] = true;
+    order.push_back(found->second);
+  }
+  if (row_of.size() == known.size() && order.size() == wanted.size()) {
+    for (int row = 0; row < rows; ++row) {
+      if (!taken[static_cast<size_t>(row)]) order.push_back(row);
+    }
+    match.order = std::move(order);
+    return match;
+  }
+  int differ = 0;
+  for (size_t i = 0; i < both; ++i) {
+    if (known[i] == wanted[i] || ++differ > kShown) continue;
+    match.other += fmt::format("{}row {} meant {} and is now {}", differ > 1 ? ", " : "", i, Printable(known[i]),
+                               Printable(wanted[i]));
+  }
+  if (differ > kShown) match.other += fmt::format(", and {} more", differ - kShown);
+  return match;
 }
 
 Status CheckEnoughWeights(const WeightSource& source, const ResolvedModel& model) {

@@ -20,6 +20,19 @@ namespace switchyard {
 // nothing to check.
 StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings);
 
+// The names of the classes that weights were trained on, by label: a checkpoint's own, or `described`, those of
+// AdoptArchitecture. Empty where there are none.
+std::vector<std::string> ClassesOfWeights(const WeightSource& source, std::vector<std::string> described);
+
+// How a classifier made for the classes `known` serves the classes `wanted`.
+struct ClassMatch {
+  std::vector<int> order;  // class i becomes what class order[i] was; empty: rows stay where they are
+  std::string other;       // "row 2 meant cat and is now dog", of those that then get another meaning
+};
+// rows: of the classifier. By name where `known` has all of `wanted`. Nothing is said of classes without names, of
+// which "class 0" is none.
+ClassMatch MatchClasses(const std::vector<std::string>& known, const std::vector<std::string>& wanted, int rows);
+
 // InvalidArgument where the weights are fewer than the model has layers: before a graph of that size is built.
 Status CheckEnoughWeights(const WeightSource& source, const ResolvedModel& model);
 

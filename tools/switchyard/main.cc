@@ -39,8 +39,10 @@ const std::vector<Command>& Commands() {
       {"train",
        "[settings]",
        "train a model",
-       "Ends with accuracy, images/s, the run folder and a picture of the loss.\n",
-       {{}, true},
+       "Ends with accuracy, images/s, the run folder and a picture of the loss.\n"
+       "The classifier of --pretrained weights that name the dataset's classes in another order is put into the "
+       "dataset's; --match_classes=position leaves it as it is.\n",
+       {{"match_classes"}, true},
        TrainCommand},
       {"eval",
        "--checkpoint=RUN [settings]",

@@ -256,9 +256,11 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
 StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) {
   Settings settings = given;
   SY_RETURN_IF_ERROR(CheckDatasetName(*settings.Get<std::string>("dataset")));
+  std::vector<std::string> classes;
   if (settings.Has("pretrained") && !settings.Has("resume")) {
     SY_ASSIGN_OR_RETURN(const WeightSource source, WeightSource::Open(*settings.Get<std::string>("pretrained")));
-    SY_RETURN_IF_ERROR(AdoptArchitecture(source, settings).status());
+    SY_ASSIGN_OR_RETURN(classes, AdoptArchitecture(source, settings));
+    classes = ClassesOfWeights(source, std::move(classes));
     SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
     SY_RETURN_IF_ERROR(CheckEnoughWeights(source, model));
     // What the weights expect of pixels is the run's from now on; what is cropped is the dataset's matter.
@@ -279,6 +281,7 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), processes.world));
   setup.train = std::move(train);
   setup.validation = std::move(validation);
+  setup.pretrained_classes = std::move(classes);
   return setup;
 }
 

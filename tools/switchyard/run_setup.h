@@ -24,6 +24,7 @@ struct RunSetup {
   ResolvedModel resolved;
   TrainableModel model;
   std::shared_ptr<const Dataset> train, validation;
+  std::vector<std::string> pretrained_classes;  // of --pretrained weights, by label; empty: they do not say
 };
 
 // How many classes data may have for the model: as many as it tells apart. With one logit for each voxel of a volume,

@@ -17,8 +17,10 @@
 #include "core/train/stopping.h"
 #include "core/train/without_effect.h"
 #include "fmt/ranges.h"
+#include "models/weights.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/foreign_weights.h"
 #include "tools/switchyard/hints.h"
 #include "tools/switchyard/in_world.h"
 #include "tools/switchyard/run_setup.h"
@@ -175,6 +177,33 @@ Status TakeUpAgain(const std::string& run, int rank, Settings& settings) {
   return OkStatus();
 }
 
+// The classifier of --pretrained weights, as their classes and the data's have names.
+Status MatchPretrainedClasses(RunSetup& setup, int rank) {
+  SY_ASSIGN_OR_RETURN(const bool by_name, MatchesClassesByName());
+  if (!by_name || !setup.config.pretrained || setup.config.reset_head) return OkStatus();
+  const ResolvedModel& model = setup.resolved;
+  const ClassMatch match = MatchClasses(setup.pretrained_classes, setup.train->class_names(), model.classes);
+  if (!match.order.empty()) {
+    setup.model.import_weights = [model, order = match.order](HostTensors tensors,
+                                                              bool reset_head) -> StatusOr<HostTensors> {
+      SY_ASSIGN_OR_RETURN(tensors, ImportWeights(model, std::move(tensors), reset_head));
+      ReorderClasses(model, order, &tensors);
+      return tensors;
+    };
+  }
+  if (rank != 0) return OkStatus();
+  if (!match.order.empty()) {
+    LogInfo("{}: the classifier is put into the order of the classes of {}, by their names", *setup.config.pretrained,
+            setup.train->name());
+  } else if (!match.other.empty()) {
+    LogWarning(
+        "{}: the classifier was made for other classes than those of {}: {}; --reset_head starts a new one, and "
+        "--match_classes=position says that these are the same classes under other names",
+        *setup.config.pretrained, setup.train->name(), match.other);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status TrainCommand(const CommandLine& line) {
@@ -189,8 +218,9 @@ Status TrainCommand(const CommandLine& line) {
   } else if (*settings.Get<bool>("reset_head") && !settings.Has("pretrained")) {
     return InvalidArgument("--reset_head is about weights to start from: give them with --pretrained");
   }
-  SY_ASSIGN_OR_RETURN(const RunSetup of_all, SetUpRun(settings, processes));
+  SY_ASSIGN_OR_RETURN(RunSetup of_all, SetUpRun(settings, processes));
   if (ShowSettings(of_all.settings, processes.rank)) return OkStatus();
+  SY_RETURN_IF_ERROR(MatchPretrainedClasses(of_all, processes.rank));
   return InWorld(of_all.config, processes, [&](World& world) -> Status {
     RunSetup setup = of_all;
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
