@@ -171,8 +171,8 @@ std::string Text(const MixedPrecision& m, bool resumes) {
                        m.residuals_in_half ? "half residuals, " : "");
   }
   if (m.loss_scale.dynamic) {
-    text += resumes ? fmt::format(", dynamic loss scale from where it was ({})", m.preset)
-                    : fmt::format(", dynamic loss scale from {:g} ({})", m.loss_scale.initial, m.preset);
+    text += fmt::format(", dynamic loss scale from {}{:g} ({})", resumes ? "the checkpoint's, else " : "",
+                        m.loss_scale.initial, m.preset);
   } else if (m.loss_scale.scales()) {
     text += fmt::format(", loss scale {:g}", m.loss_scale.initial);
   }

@@ -45,8 +45,8 @@ void ResolveMixedPrecision(double static_loss_scale, TrainConfig* config);
 // other are InvalidArgument and say what to do.
 StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double static_loss_scale = 0);
 
-// "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)". resumes: the scale is the one
-// that was kept.
+// "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)". resumes: a scale that
+// was kept goes on.
 std::string Text(const MixedPrecision& precision, bool resumes = false);
 
 // The settings that matter only to a dynamic loss scale.

@@ -91,7 +91,6 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"clip"}, !lamb, optimizer, "the other optimizers; lamb clips by --max_grad_norm"},
       {{"trust_coefficient"}, lars, optimizer, "lars"},
       {{"trust_coefficient"}, !lars || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
-      {{"init_scale"}, !c.resume, "--resume", "runs that begin; the loss scale goes on from where it was"},
       {{"microbatch_size"},
        !c.num_microbatches,
        fmt::format("--num_microbatches={}", c.num_microbatches.value_or(0)),

@@ -74,7 +74,7 @@ TEST_F(RecipeSettings, TheLossScaleOfAResumedRunFollowsItsPrecision) {
   std::ifstream state(In("run/mlp/shapes/a/run/checkpoints/latest/state.json"));
   EXPECT_FALSE(nlohmann::json::parse(state, nullptr, false)["config"].contains("loss_scale"));
   // And back, where it starts anew; unless it is the user's.
-  ExpectSuccess(resumed("a", "--precision=fp16 --steps=10"), {"dynamic loss scale from 65536"});
+  ExpectSuccess(resumed("a", "--precision=fp16 --steps=10"), {"dynamic loss scale from the checkpoint's, else 65536"});
   ExpectSuccess(resumed("a", "--precision=bf16 --steps=12 --loss_scale=dynamic"), {"bf16 (O1)", "dynamic loss scale"});
   ExpectSuccess(resumed("a", "--precision=fp32 --steps=14"), {"fp32, dynamic loss scale"});
   ExpectSuccess(Run(SmallTraining("--suffix=b --precision=fp16 --loss_scale=128")), {"loss scale 128"});

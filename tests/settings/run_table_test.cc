@@ -251,7 +251,7 @@ TEST(MixedPrecisionSettings, MeanWhatIsSaidOfThem) {
     if (!c.loss_scale.empty()) config.loss_scale = c.loss_scale;
     const auto mixed = MixedPrecisionOf(config, c.of_device);
     ASSERT_TRUE(mixed.ok()) << Message(mixed.status());
-    EXPECT_EQ(Text(*mixed, true).find("from where it was") != std::string::npos, mixed->loss_scale.dynamic);
+    EXPECT_EQ(Text(*mixed, true).find("from the checkpoint's, else") != std::string::npos, mixed->loss_scale.dynamic);
     EXPECT_EQ(Text(*mixed), c.text) << c.precision << " " << c.amp << " " << c.of_device;
   }
 }

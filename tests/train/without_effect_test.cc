@@ -167,15 +167,6 @@ TEST(WithoutEffect, IsMeasuringWhereEveryBitIsToRepeat) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"kernel_opt"}), IsEmpty());
 }
 
-TEST(WithoutEffect, IsTheFirstLossScaleOfARunThatGoesOn) {
-  TrainConfig c = Augmented("crop");
-  c.precision = "fp16";
-  EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"init_scale"}), IsEmpty());
-  c.resume = "output/run";
-  EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"init_scale"}),
-              UnorderedElementsAre("init_scale"));
-}
-
 TEST(WithoutEffect, IsCountingWhereAnyNumberIsAllowed) {
   TrainConfig c = Augmented("crop");
   c.count_second_choice = true;
