@@ -99,7 +99,7 @@ void FillStruct(T* given, const T& value) {
   std::memcpy(reinterpret_cast<char*>(given) + header, reinterpret_cast<const char*>(&value) + header, bytes - header);
 }
 
-// Runs `body`; what it throws (only the standard library does) becomes a status: no exception crosses the boundary.
+// Runs `body`; whatever it throws becomes a status: no exception crosses the boundary.
 template <typename Body>
 sy_status Guarded(sy_error* error, Body body) {
   try {
@@ -108,6 +108,8 @@ sy_status Guarded(sy_error* error, Body body) {
     return Refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
   } catch (const std::exception& failure) {
     return Refuse(error, SY_INTERNAL, failure.what());
+  } catch (...) {
+    return Refuse(error, SY_INTERNAL, "it threw an exception that is no std::exception");
   }
 }
 

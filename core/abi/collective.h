@@ -38,8 +38,9 @@ typedef struct sy_collective_info {
   const char* libraries;                     /* 2.1. As that of sy_device_info: "NCCL 2.25.1" */
 } sy_collective_info;
 
-/* A key-value store that all ranks share: how a communicator bootstraps. Values are bytes; keys are short text without spaces.
- * get waits until the key was put, the deadline passed (SY_TIMEOUT) or the run was aborted (SY_ABORTED). */
+/* A key-value store that all ranks share: how a communicator bootstraps. Values are bytes, less than 16 MiB with their
+ * key (else SY_INVALID), and meant to be far smaller: all of them pass through one process. Keys are short text without
+ * spaces. get waits until the key was put, the deadline passed (SY_TIMEOUT) or the run was aborted (SY_ABORTED). */
 typedef struct sy_store {
   sy_header header;
   void* context;
@@ -86,7 +87,8 @@ typedef struct sy_collective_v2 {
   sy_header header;
   sy_status (*query)(sy_instance* instance, sy_collective_info* info, sy_error* error);
   sy_status (*init)(sy_instance* instance, const sy_init_request* request, sy_communicator** communicator, sy_error* error); /* does not wait for peers; SY_INVALID (here or at the first poll) for a rank outside the size */
-  /* SY_IN_PROGRESS until init has finished; then SY_OK, or its first error. Later too: SY_OK, or what has failed on a stream since. */
+  /* SY_IN_PROGRESS until init has finished on all ranks: never SY_OK before each of them was in init. Then SY_OK, or
+   * its first error. Later too: SY_OK, or what has failed on a stream since. */
   sy_status (*poll)(sy_communicator* communicator, sy_error* error);
   /* All messages of the batch proceed together; the order between one pair of ranks is the order in the batches. */
   sy_status (*send_recv_batch)(sy_communicator*, const sy_call*, const sy_transfer* transfers, uint32_t count, sy_request** request, sy_error*);

@@ -42,7 +42,7 @@ StatusOr<std::string> Translate(const Alias& alias, const std::string& text) {
   double number = 0;
   if (!absl::SimpleAtod(text, &number))
     return InvalidArgument("expected a number, which {} calls {}, found \"{}\"", alias.of, alias.name, Printable(text));
-  return fmt::format("{}", number * alias.factor);
+  return fmt::format("{:.15g}", number * alias.factor);
 }
 
 }  // namespace switchyard

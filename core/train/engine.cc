@@ -45,11 +45,21 @@ Status Engine::WithLargestBatch(const Status& out_of_memory) const {
                        bytes(kConstantsArena);
   const double per_image = (bytes(kActivationsArena) + bytes(kIoArena)) / batch_size_;
   const double available = DeviceBytesOf(world_);
-  const auto fits = static_cast<int64_t>(std::max(0.0, (available - fixed) / per_image));
-  const std::string advice = fits >= 1 && fits < batch_size_
-                                 ? fmt::format("--batch_size={} would fit by these figures", fits)
-                             : fits < 1 ? "not even one image fits: choose a smaller model"
-                                        : "free some memory";
+  double images = (available - fixed) / per_image;
+  // An arena is one allocation.
+  const auto largest = static_cast<double>(world_.device->info().largest_allocation);
+  const bool in_pieces = static_cast<double>(plans_.LargestPiece()) <= largest;
+  for (const int arena : {kActivationsArena, kIoArena})
+    images = std::min(images, largest / std::max(1.0, bytes(arena) / batch_size_));
+  for (const int arena : {kStateArena, kGradientsArena, kScratchArena, kPersistentArena, kConstantsArena})
+    if (bytes(arena) > largest) images = 0;
+  const auto fits = static_cast<int64_t>(std::clamp(images, 0.0, 1e9));
+  const std::string advice =
+      fits >= 1 && fits < batch_size_ ? fmt::format("--batch_size={} would fit by these figures", fits)
+      : !in_pieces ? "no smaller batch helps: divide what is too large with --zero=3, --tp, --pp or --offload=all, let "
+                     "--recompute=blocks keep less, or choose a smaller model"
+      : fits < 1   ? "not even one image fits: choose a smaller model"
+                   : "free some memory";
   return Status(
       out_of_memory.code(),
       fmt::format("{}; the plan takes {:.1f} MB and {:.2f} MB for each image of a batch, the device has {:.1f} MB: {}",

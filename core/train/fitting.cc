@@ -59,8 +59,10 @@ class RecomputePlans {
                                           world_.reference.get(), false, world_.host.get()));
       if (step == 0) steps_ = RecomputeSteps(BlocksOf(plans.program));
       bytes_[step] = plans.PlannedBytes();
+      in_pieces_[step] = plans.LargestPiece() <= world_.device->info().largest_allocation;
     }
-    return RecomputeChoice{config_.recompute, bytes_[step], static_cast<double>(bytes_[step]) <= available_};
+    return RecomputeChoice{config_.recompute, bytes_[step],
+                           static_cast<double>(bytes_[step]) <= available_ && in_pieces_[step]};
   }
   // The first that fits; where none does, the one that takes the fewest bytes.
   StatusOr<RecomputeChoice> Least() {
@@ -82,12 +84,18 @@ class RecomputePlans {
   const double available_;
   std::vector<int> steps_ = {0};
   std::map<int, uint64_t> bytes_;  // by step
+  std::map<int, bool> in_pieces_;  // by step: no allocation is larger than the device's largest
 };
 
 std::string RoomText(const World& world, double available) {
   const DeviceInfo& device = world.device->info();
-  return fmt::format("device {} of {} has {:.1f} MB for this rank{}", device.index, device.plugin, available / 1e6,
-                     world.device->memory_limit() == kNoMemoryLimit ? "" : " within --memory_limit");
+  std::string text =
+      fmt::format("device {} of {} has {:.1f} MB for this rank{}", device.index, device.plugin, available / 1e6,
+                  world.device->memory_limit() == kNoMemoryLimit ? "" : " within --memory_limit");
+  if (device.largest_allocation < device.memory_bytes)
+    text += fmt::format(", at most {:.1f} MB of it in one allocation",
+                        static_cast<double>(device.largest_allocation) / 1e6);
+  return text;
 }
 
 // A change of a run that may take less memory.
@@ -290,7 +298,7 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
     }
     SY_RETURN_IF_ERROR(compiled);
     needed = static_cast<double>(plans.PlannedBytes());
-    if (needed > available) break;
+    if (needed > available || plans.LargestPiece() > world.device->info().largest_allocation) break;
     fits = batch;
   }
   if (world.communicator)

@@ -184,6 +184,14 @@ bool TrainingPlans::EvaluatesTogether() const {
 }
 
 uint64_t TrainingPlans::PlannedBytes() const { return layout->bytes(); }
+uint64_t TrainingPlans::LargestPiece() const {
+  uint64_t largest = 0;
+  for (size_t i = 0; i < layout->arenas().size(); ++i) {
+    if (layout->arenas()[i].space != Arena::Space::kHost)
+      largest = std::max(largest, layout->bytes(static_cast<int>(i)));
+  }
+  return largest;
+}
 uint64_t TrainingPlans::PlannedHostBytes() const { return layout->host_bytes(); }
 uint64_t TrainingPlans::PlannedFileBytes() const { return state_in_file ? layout->bytes(kHostStateArena) : 0; }
 

@@ -55,6 +55,7 @@ struct TrainingPlans {
   uint64_t PlannedBytes() const;               // of the device and of collectives
   uint64_t PlannedHostBytes() const;           // of the host beside it
   uint64_t PlannedFileBytes() const;           // of those, in a file: --offload_dir
+  uint64_t LargestPiece() const;               // of PlannedBytes, the most that lies in one allocation
   PlanReport Report() const;                   // of Main(), with the memory of all plans and of a checkpoint's copy
 };
 

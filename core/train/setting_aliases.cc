@@ -138,8 +138,11 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "comm_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype"},
       {.name = "communication_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype"},
       {.name = "initial_scale", .of = "Colossal-AI", .setting = "init_scale"},
-      {.name = "bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
-      {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
+      {.name = "bucket_cap_mb",
+       .of = "Colossal-AI",
+       .setting = "bucket_mb",
+       .factor = 1.048576},  // of MiB, as PyTorch's
+      {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb", .factor = 1.048576},
       in_m("reduce_bucket_size_in_m"),
       in_m("zero_bucket_size_in_m"),
       in_m("min_chunk_size_m"),

@@ -171,7 +171,9 @@ Status World::OpenDevice(const WorldRequest& request) {
     const std::lock_guard lock(AccessToPlugins());
     const std::vector<PluginDevices> survey = SurveyDevices(Registry::Get(), wanted);
     SY_ASSIGN_OR_RETURN(choice, ChooseDevice(wanted, survey));
-    SY_ASSIGN_OR_RETURN(plugin, Registry::Get().Find(PluginKind::kBackend, choice.plugin));
+    // A path means that library, whatever others call themselves.
+    const bool path = request.device.find('/') != std::string::npos;
+    SY_ASSIGN_OR_RETURN(plugin, Registry::Get().Find(PluginKind::kBackend, path ? request.device : choice.plugin));
     SY_ASSIGN_OR_RETURN(plugin, Interpose(plugin, request.interpose));
     if (plugin->name() != kLastResort) last_resort = Registry::Get().Find(PluginKind::kBackend, kLastResort);
   }
@@ -277,6 +279,11 @@ StatusOr<std::string> World::FirstDifference(const std::string& lines) {
   int32_t first = theirs == lines ? size() : rank();
   SY_RETURN_IF_ERROR(communicator->AllReduce("first_difference", &first, &first, 1, SY_I32, SY_MIN));
   if (first == size()) return std::string();
+  if (first < 1 || first > size())  // rank 0 cannot differ from itself
+    return Internal(
+        "{}: the smallest of numbers from 1 to {} came out as {}, so what its ranks send does not arrive; "
+        "`switchyard conform` says more of it",
+        collective, size(), first);
   std::string difference = rank() == first ? LinesThatDiffer(lines, theirs) : "";
   SY_RETURN_IF_ERROR(BroadcastText(difference, first));
   return fmt::format("rank {} has {}", first, difference);

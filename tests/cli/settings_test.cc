@@ -205,6 +205,7 @@ TEST_F(RunSettings, ArgumentsOfColossalAisPluginsAreSettings) {
                {"offload", {"none", of("--cpu_offload=False")}},
                {"bucket_mb", {"134.217728 MB", of("--min_chunk_size_m=32")}},
                {"tp", {"1", of("--strict_ddp_mode=true")}}});
+  ExpectShown(explain + "--bucket_cap_mb=25", {{"bucket_mb", {"26.2144 MB", of("--bucket_cap_mb=25")}}});
   ExpectShown(explain + "--pp_size=2 --batch_size=4 --accumulation=2 --pp_style=1f1b",
               {{"pp_interleave", {"1", of("--pp_style=1f1b")}}});
   // Interleaved in two, or in as many chunks as another parameter of theirs says.

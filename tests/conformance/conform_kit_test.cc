@@ -89,6 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"spills_over_rows", "op/softmax/odd/f32", "beside a row with inf and one with NaN"},
         PlantedFault{"ignores_determinism", "op/gather/*/f32", "asked for determinism 1, the kernel has 0"},
         PlantedFault{"ignores_the_workspace_limit", "op/gather/*/f32", "workspace; the limit was 0"},
+        PlantedFault{"keeps_all_there_is", "op/softmax/odd/f32", "asked for 18446744073709551615 persistent bytes"},
+        PlantedFault{"invents_a_determinism_class", "op/softmax/odd/f32", "the unknown determinism class 77"},
         PlantedFault{"takes_unknown_ops", "struct/refuses_unknown_op", "expected status 1, found 0"},
         PlantedFault{"calls_the_unknown_invalid", "struct/refuses_unknown_dtype", "expected status 1, found 2"},
         PlantedFault{"calls_the_unknown_invalid", "argument/matmul/other_editions", "an input of dtype 99: expected"},
@@ -137,6 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"leaks_descriptors", "device/reopening", "file descriptors"},
         PlantedFault{"leaks_threads", "device/reopening", "8 threads"},
         PlantedFault{"copies_whole_words", "device/copies", "arrived changed"},
+        PlantedFault{"copies_nothing", "device/copies", "a copy of 32 bytes from the device wrote nothing"},
         PlantedFault{"aligns_host_addresses", "memory/unaligned_host", "beyond alignment arrived changed"},
         PlantedFault{"has_two_addresses", "memory/native_address", "two addresses"},
         PlantedFault{"imports_a_copy", "memory/import", "did not reach its owner"},
@@ -175,6 +178,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(PlantedFault{"forgets_the_order", "async/stream_order", "did not run in order"},
                       PlantedFault{"waits_for_no_event", "async/events", "stream_wait did not wait"},
                       PlantedFault{"refuses_events_without_a_record", "async/events", "stream_wait of round 0"},
+                      PlantedFault{"gives_no_stream", "async/stream_order", "stream_create succeeded without a stream"},
+                      PlantedFault{"gives_no_event", "async/events", "event_create succeeded without an event"},
+                      PlantedFault{"gives_no_event", "struct/error_untouched", "succeeded without an event"},
                       PlantedFault{"blocks_the_host", "async/non_blocking", "the calls blocked the host"},
                       PlantedFault{"returns_too_early", "async/copy_without_stream",
                                    "had not finished when it returned"},
@@ -247,6 +253,8 @@ TEST_P(PlantedCollectiveFaultTest, IsFound) {
 INSTANTIATE_TEST_SUITE_P(
     Collectives, PlantedCollectiveFaultTest,
     ::testing::Values(
+        PlantedCollectiveFault{"gives_no_communicator", "barrier", 2, "init succeeded without a communicator"},
+        PlantedCollectiveFault{"gives_no_memory", "owned_memory", 2, "bytes succeeded without memory"},
         PlantedCollectiveFault{"wrong_sum", "collective/all_reduce/f32/*", 2, "byte 256 of"},
         PlantedCollectiveFault{"cuts_off_the_last_bit", "all_reduce/bf16/sum", 2, "sum_rounding/2_ranks"},
         PlantedCollectiveFault{"writes_too_far", "all_gather/f64", 2, "wrote outside of a buffer"},
@@ -277,6 +285,19 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedCollectiveFault{"hangs_after_errors", "death/between_calls", 3,
                                "did not return within 2000 ms after that"}),
     [](const auto& info) { return info.param.fault; });
+
+TEST(ConformKit, CollectivesOfSixFunctionsDieAsOthersDo) {
+  if (!Registry::Get().Find(PluginKind::kCollective, "shm").ok()) GTEST_SKIP() << "it needs the shm collective";
+  setenv("SWITCHYARD_FAULT_BASE", PathOf(PluginKind::kCollective, "shm").c_str(), 1);
+  setenv("SWITCHYARD_FAULT", "six_functions", 1);
+  const auto report = RunConformance({.plugin = ProgramFolder() + "/faulty_collective.so",
+                                      .only = "collective/death/in_call/*",
+                                      .ranks = {2},
+                                      .self = Self()});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->passed()) << report->Text(true);
+  EXPECT_THAT(report->Text(true), HasSubstr("collective/death/in_call/2_ranks"));
+}
 
 // The ranks have told what there is to tell; a launcher that does not notice their end is no fault of the plugin.
 TEST(ConformKit, DoesNotWaitForAnMpirunWhoseRanksHaveAllEnded) {
@@ -313,6 +334,12 @@ TEST(ConformKit, GradesAWholePlugin) {
   EXPECT_TRUE(report.missed.empty()) << report.Text(false);
   EXPECT_THAT(report.Text(false), HasSubstr("Async as a synchronous device, without streams"));
   EXPECT_THAT(report.Text(false), HasSubstr("ops have native kernels, 0 fall back"));
+}
+
+TEST(ConformKit, ThatNoCheckFitsIsNoSuccess) {
+  const Report report = Conform("none", "nothingatall");
+  EXPECT_THAT(report.Text(false), HasSubstr("MISSED            \"nothingatall\" of --only, which no check fits"));
+  EXPECT_TRUE(Conform("none", "load/").missed.empty());
 }
 
 TEST(ConformKit, GoesOnBehindACheckThatCrashes) {

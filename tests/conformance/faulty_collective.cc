@@ -91,6 +91,10 @@ sy_status Barrier(sy_communicator* communicator, const sy_call* call, sy_request
 
 sy_status Messages(sy_communicator* communicator, const sy_call* call, const sy_transfer* transfers, uint32_t count,
                    sy_request** request, sy_error* error) {
+  if (Fault("moves_nothing")) {
+    *request = nullptr;
+    return SY_OK;
+  }
   std::vector<sy_transfer> changed(transfers, transfers + count);
   if (Fault("exchanges_messages")) {  // the first two that this rank sends to one peer
     for (uint32_t i = 0; i < count; ++i) {
@@ -133,6 +137,7 @@ sy_status Init(sy_instance* instance, const sy_init_request* given, sy_communica
   if (Fault("wants_mpirun") && getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return SY_UNSUPPORTED;
   if (Fault("ignores_extensions_of_init")) request.header.next = nullptr;
   const sy_status status = real->init(BaseOf(instance), &request, communicator, error);
+  if (Fault("gives_no_communicator")) *communicator = nullptr;
   if (status == SY_OK) joined.push_back(*communicator);
   return status;
 }
@@ -207,6 +212,22 @@ extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin*
   faulty.broadcast = Broadcast;
   faulty.barrier = Barrier;
   faulty.split = Split;
+  if (Fault("gives_no_memory"))
+    faulty.buffer_alloc = [](sy_communicator*, uint64_t, void** address, sy_error*) -> sy_status {
+      *address = nullptr;
+      return SY_OK;
+    };
+  if (Fault("six_functions") || Fault("moves_nothing")) {  // those that are mandatory, with which requests go
+    faulty = sy_collective_v2{.header = faulty.header,
+                              .query = Query,
+                              .init = Init,
+                              .poll = faulty.poll,
+                              .send_recv_batch = Messages,
+                              .abort = Abort,
+                              .destroy = faulty.destroy,
+                              .request_poll = RequestPoll,
+                              .request_release = RequestRelease};
+  }
   *plugin = instance->base;
   plugin->name = "faulty";
   plugin->instance = instance;

@@ -251,6 +251,8 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
   if (status != SY_OK) return status;
   if (Fault("ignores_determinism")) info->determinism = SY_DETERMINISM_ANY;
   if (Fault("ignores_the_workspace_limit")) info->workspace_bytes = 4096;
+  if (Fault("keeps_all_there_is") && op == "softmax") info->persistent_bytes = UINT64_MAX;
+  if (Fault("invents_a_determinism_class") && op == "softmax") info->determinism = 77;
   if (Fault("lacks_a_library") && (op == "matmul" || op == "attention"))
     info->second_choice = op == "matmul" ? "libfast is not installed\x1b[2J" : "libfast 1.0 is too old";
   auto* faulty = new FaultyKernel{device, *kernel, op, {}, {}};
@@ -367,6 +369,7 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from,
     memmove(to.host, from.host, bytes);
     return SY_OK;
   }
+  if (Fault("copies_nothing")) return SY_OK;
   if (Fault("copies_whole_words") && to.buffer != nullptr && from.buffer != nullptr) bytes &= ~uint64_t{3};
   if (Fault("aligns_host_addresses") && from.buffer == nullptr) {
     from.host = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(from.host) & ~uintptr_t{1});
@@ -596,6 +599,16 @@ extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin*
   device_interface.synchronize = Synchronize;
   if (base_device->stream_wait != nullptr) device_interface.stream_wait = StreamWait;
   if (Fault("refuses_events_without_a_record")) device_interface.event_record = EventRecord;
+  if (Fault("gives_no_stream"))
+    device_interface.stream_create = [](sy_device*, const sy_stream_options*, sy_stream** stream, sy_error*) {
+      *stream = nullptr;
+      return sy_status{SY_OK};
+    };
+  if (Fault("gives_no_event"))
+    device_interface.event_create = [](sy_device*, const sy_event_options*, sy_event** event, sy_error*) {
+      *event = nullptr;
+      return sy_status{SY_OK};
+    };
   if (base_device->fill != nullptr) device_interface.fill = FillBytes;
   kernel_interface = {SY_HEADER(sy_kernel_v2), Prepare, Bind, Unbind, Release, WriteConstants};
   region_interface = {SY_HEADER(sy_region_v2), Partition, PrepareRegion};

@@ -143,12 +143,16 @@ sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* err
   if (Fault("copies_in_steps_of_3")) info->copy_granularity = 3;
   if (Fault("copies_in_steps_above_the_alignment")) info->copy_granularity = 2 * info->alignment;
   if (Fault("aligns_to_48")) info->alignment = 48;
+  if (Fault("gives_memory_in_pieces")) info->largest_allocation = kMemory / 4;
   if (Fault("unknown_address_kind")) info->address_kind = 7;
   if (Fault("writes_behind_the_device_info")) WriteBehind(info);
   return SY_OK;
 }
 sy_status Alloc(sy_device*, uint64_t bytes, const sy_alloc_options*, sy_buffer** buffer, sy_error* error) {
   if (Fault("answers_a_later_status")) return static_cast<sy_status>(99);
+  if (Fault("exits_in_alloc")) exit(0);
+  if (Fault("throws_in_alloc")) throw std::runtime_error("no memory today");
+  if (Fault("throws_a_number_in_alloc")) throw 42;
   if (used + bytes > kMemory) return Fail(SY_OUT_OF_MEMORY, error, "the fake memory is full");
   used += bytes;
   *buffer = new sy_buffer{static_cast<char*>(malloc(bytes)), bytes};
@@ -156,6 +160,7 @@ sy_status Alloc(sy_device*, uint64_t bytes, const sy_alloc_options*, sy_buffer**
 }
 void Free(sy_device*, sy_buffer* buffer) {
   if (buffer == nullptr) return;
+  if (Fault("throws_in_free")) throw std::runtime_error("no freedom today");
   used -= buffer->size;
   free(buffer->bytes);
   delete buffer;
@@ -398,6 +403,10 @@ extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin*
   if (Fault("kernel_lacks_bind")) kernel_interface.bind = nullptr;
   if (Fault("collective_lacks_request_poll")) collective_interface.request_poll = nullptr;
   if (Fault("collective_lacks_request_release")) collective_interface.request_release = nullptr;
+  if (Fault("collective_lacks_buffer_free"))
+    collective_interface.buffer_alloc = [](sy_communicator*, uint64_t, void**, sy_error*) -> sy_status {
+      return SY_UNSUPPORTED;
+    };
   if (Fault("collective_lacks_reduces")) collective_interface.all_reduce = AllReduce;
   if (Fault("newer")) {
     static struct {

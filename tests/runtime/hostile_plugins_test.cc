@@ -69,6 +69,7 @@ constexpr Hostile kLibraries[] = {
     {"writes_behind_the_device_info", "query wrote behind the end of sy_device_info"},
     {"collective_lacks_request_poll", "completes by poll but lacks the function request_poll"},
     {"collective_lacks_request_release", "completes by poll but lacks the function request_release"},
+    {"collective_lacks_buffer_free", "collective/2 has buffer_alloc but lacks the function buffer_free"},
     {"collective_lacks_reduces", "collective/2 reduces but lacks the function reduces"},
     {"collective_crashes_in_query", "crashed in query .signal 6"},
     {"collective_completes_otherwise", "unknown completion 9"},
@@ -203,10 +204,11 @@ class HostilePluginsTest : public PluginFolder {
     Plant("has_half_a_priority", "\"priority\" is 5.5", with("has_half_a_priority", "priority", 5.5));
     Plant("says_abi_beyond_32_bits", "\"abi\" is 4294967297", with("says_abi_beyond_32_bits", "abi", 4294967297));
     Plant("says_kind_in_colour", "\"kind\" is \".x1b.31m\"", with("says_kind_in_colour", "kind", "\x1b[31m"));
+    Plant("says_abi_in_words", "\"abi\" is \"2\"; expected the number 2", with("says_abi_in_words", "abi", "2"));
     Plant("says_abi_1", "\"abi\" is 1", with("says_abi_1", "abi", 1));
     Plant("says_abi_3", "\"abi\" is 3", with("says_abi_3", "abi", 3));
     Plant("leads_outside", "expected a file name in the same folder", with("leads_outside", "library", "../evil.so"));
-    Plant("has_no_json", "is not a JSON object",
+    Plant("has_no_json", "not JSON: parse error at line 1, column 10",
           [](auto&, auto& manifest) { std::ofstream(manifest) << "{\"name\": "; });
     Plant("is_huge", "larger than",
           [](auto&, auto& manifest) { std::ofstream(manifest) << std::string(1 << 17, ' '); });

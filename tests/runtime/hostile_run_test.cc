@@ -1,5 +1,6 @@
 // A run that did not choose them is not hurt by any of the hostile plugins, though they come first in the search path
 // and with the highest priority: it trains to the same losses as without them, and --device=auto passes them over.
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -22,12 +23,12 @@ class HostileRunTest : public PluginFolder {
                     with_hostile ? "SWITCHYARD_PLUGIN_PATH=" + folder_ : "", probe_timeout, ProgramFolder(), arguments),
         60);
   }
-  std::string Training(const std::string& output) const {
+  std::string Training(const std::string& output, int width = 16) const {
     return fmt::format(
-        "train --model=mlp --dataset=shapes --width=16 --train_size=64 --validation_size=20 --batch_size=8 --steps=5 "
+        "train --model=mlp --dataset=shapes --width={} --train_size=64 --validation_size=20 --batch_size=8 --steps=5 "
         "--log_every=1 --seed=3 "
         "--output={}/{} --suffix=a",
-        root_, output);
+        width, root_, output);
   }
   // "step 3 … loss 2.1": what the run printed of its losses and its accuracy.
   static std::string Results(const std::string& output) {
@@ -91,6 +92,35 @@ TEST_F(HostileRunTest, ChoosingOneIsAnErrorWithItsReason) {
   EXPECT_NE(result.code, 0);
   EXPECT_LT(result.code, 124) << result.output;
   EXPECT_THAT(result.output, HasSubstr("crashed in sy_plugin_create (signal 11"));
+}
+
+// What only shows while it trains.
+TEST_F(HostileRunTest, NoRunThatOneOfThemEndsIsASuccess) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"exits_in_alloc", "ended by a call of exit() in mid-run"},
+      {"throws_in_alloc", "ended by an exception: no memory today; either a plugin threw it"},
+      {"throws_a_number_in_alloc", "ended by an exception that is no std::exception; either a plugin threw it"},
+  };
+  for (const auto& [fault, words] : faults) {
+    const std::string path = Install(fault);
+    const CommandResult result = Run(Training(fault) + " --device=" + path, true);
+    EXPECT_EQ(result.code, 1) << fault << ": " << result.output;
+    EXPECT_THAT(result.output, HasSubstr(words));
+    EXPECT_THAT(result.output, HasSubstr("switchyard conform"));
+  }
+  // Where no exception can be caught.
+  const CommandResult result = Run(Training("freed") + " --device=" + Install("throws_in_free"), true);
+  EXPECT_EQ(result.code, 128 + SIGABRT) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("either a plugin threw it"));
+  EXPECT_THAT(result.output, HasSubstr("no freedom today"));
+}
+
+TEST_F(HostileRunTest, MemoryInPiecesIsNotCalledOutOfMemory) {
+  const std::string device = " --device=" + Install("gives_memory_in_pieces");
+  const CommandResult result = Run(Training("pieces", 64) + device, true);
+  EXPECT_EQ(result.code, 1) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("gives at most 262144 bytes in one allocation"));
+  EXPECT_THAT(result.output, HasSubstr("no smaller batch helps: divide what is too large"));
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 
+#include "core/abi/boundary.h"
 #include "core/runtime/device/device.h"
 #include "core/runtime/plugins/doctor.h"
 #include "core/runtime/plugins/registry.h"
@@ -74,6 +76,19 @@ TEST_F(PluginTest, OutOfMemoryNamesWhatWasAskedForAndWhatIsFree) {
   EXPECT_TRUE((*device)->Allocate(1000).ok());
 }
 
+TEST_F(PluginTest, AnAllocationAboveTheDevicesLargestIsToldAsThat) {
+  const auto plugin = Plugin::Load(Install("gives_memory_in_pieces"));
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  auto device = Device::Open(**plugin, 0, {});
+  ASSERT_TRUE(device.ok()) << device.status();
+  const auto whole = (*device)->Allocate(1 << 19);
+  EXPECT_EQ(whole.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(whole.status()), HasSubstr("gives at most 262144 bytes in one allocation"));
+  EXPECT_THAT(Message(whole.status()), HasSubstr("524288 bytes are asked for"));
+  const auto half = (*device)->Allocate(1 << 18), other = (*device)->Allocate(1 << 18);
+  EXPECT_TRUE(half.ok() && other.ok());
+}
+
 TEST_F(PluginTest, ADeviceHoldsNoMoreThanItsLimit) {
   Install("whole");
   Registry registry({folder_});
@@ -106,6 +121,15 @@ TEST_F(PluginTest, ReadsOnlyTheFieldsThatAPluginHas) {
   Install("newer");
   Registry registry({folder_});
   EXPECT_TRUE(registry.Find(PluginKind::kBackend, "fake").ok());
+}
+
+TEST(Boundary, WhateverAPluginThrowsInsideGuardedIsAStatus) {
+  sy_error error{};
+  error.header = SY_HEADER(sy_error);
+  EXPECT_EQ(Guarded(&error, []() -> sy_status { throw std::runtime_error("no luck"); }), SY_INTERNAL);
+  EXPECT_STREQ(error.message, "no luck");
+  EXPECT_EQ(Guarded(&error, []() -> sy_status { throw 5; }), SY_INTERNAL);
+  EXPECT_STREQ(error.message, "it threw an exception that is no std::exception");
 }
 
 TEST_F(PluginTest, AnOptionalExtensionIsIgnored) {
@@ -193,13 +217,15 @@ TEST_F(PluginTest, NamesEveryDefectOfAManifest) {
   };
   EXPECT_THAT(refusal("kind", "frontend"), HasSubstr("\"kind\" is \"frontend\""));
   EXPECT_THAT(refusal("abi", 1), HasSubstr("\"abi\" is 1; this program knows 2"));
-  EXPECT_THAT(refusal("abi", "2"), HasSubstr("\"abi\" is \"2\""));
+  EXPECT_THAT(refusal("abi", "2"), HasSubstr("\"abi\" is \"2\"; expected the number 2"));
   EXPECT_THAT(refusal("library", "../evil.so"), HasSubstr("expected a file name in the same folder"));
   EXPECT_THAT(refusal("library", "gone.so"), HasSubstr("not built: its manifest is there"));
   EXPECT_THAT(refusal("priority", "high"), HasSubstr("\"priority\" is \"high\"; expected a whole number"));
   EXPECT_THAT(refusal("name", 5), HasSubstr("\"name\" is missing"));
   EXPECT_THAT(refusal("name", "../x"), HasSubstr("not a plain name"));
   std::ofstream(folder_ + "/switchyard_backend_whole.json") << "{\"name\": ";
+  EXPECT_THAT(Refusal(), HasSubstr("not JSON: parse error at line 1, column 10"));
+  std::ofstream(folder_ + "/switchyard_backend_whole.json") << "[]";
   EXPECT_THAT(Refusal(), HasSubstr("is not a JSON object"));
   std::ofstream(folder_ + "/switchyard_backend_whole.json") << std::string(1 << 17, ' ');
   EXPECT_THAT(Refusal(), HasSubstr("larger than"));
@@ -310,6 +336,8 @@ TEST_F(PluginTest, UnknownNamesAreAnsweredWithWhatThereIs) {
   const Status unknown = registry.Find(PluginKind::kBackend, "fak").status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Message(unknown), HasSubstr("did you mean fake?"));
+  EXPECT_THAT(Message(unknown), HasSubstr("; found: fake; looked in: "));
+  EXPECT_THAT(Message(unknown), HasSubstr("SWITCHYARD_PLUGIN_PATH"));
   EXPECT_THAT(Message(unknown), HasSubstr(folder_));
   EXPECT_FALSE(registry.Find(PluginKind::kCollective, "fake").ok());
   EXPECT_FALSE(registry.Find(PluginKind::kBackend, "gpu").ok());

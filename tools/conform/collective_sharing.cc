@@ -105,7 +105,6 @@ class OwnedMemory {
   explicit OwnedMemory(Link& link) : link_(link), rank_(link.rank()) {}
 
   Status Check() {
-    if (rank_.api().buffer_free == nullptr) return Internal("buffer_alloc without buffer_free");
     for (int round = 0; round < 3; ++round) {
       SY_ASSIGN_OR_RETURN(Area first, Allocate());
       SY_ASSIGN_OR_RETURN(Area second, Allocate());
@@ -132,6 +131,7 @@ class OwnedMemory {
     sy_error error = EmptyError();
     SY_RETURN_IF_ERROR(
         FromAbi(rank_.api().buffer_alloc(link_.handle(), kBytes, &address, &error), error, "buffer_alloc"));
+    if (address == nullptr) return Internal("buffer_alloc of {} bytes succeeded without memory", kBytes);
     const uint32_t alignment = rank_.info().alignment;
     if (alignment > 0 && reinterpret_cast<uintptr_t>(address) % alignment != 0) {
       return Internal("owned memory at {} is not aligned to {} bytes", address, alignment);

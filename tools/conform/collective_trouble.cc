@@ -20,7 +20,8 @@ constexpr auto kPromptly = std::chrono::milliseconds(2000);
 
 bool IsLast(const Link& link) { return link.place() == link.size() - 1; }
 
-// A call that every rank has to make before any can return: all_reduce, or messages around the ring.
+// A call that every rank has to make before any can return: all_reduce of `count` elements, or messages of `count`
+// bytes around the ring.
 Status Step(Link& link, uint64_t count) {
   const sy_collective_v2& api = link.rank().api();
   if (api.all_reduce != nullptr) return link.AllReduce(count, SY_F32, SY_SUM, true);
@@ -381,7 +382,7 @@ void CheckTrouble(Checklist& list, Rank& rank) {
 }
 
 Status CheckDeath(Rank& rank, const std::string& mode) {
-  constexpr uint64_t kLarge = 2 << 20;  // elements: a call that takes a while
+  constexpr uint64_t kLarge = 2 << 20;  // elements, or bytes of a message: a call that takes a while
   const bool victim = rank.rank() == rank.size() - 1;
   const auto die = [&] {
     rank.store().Put("victim", std::to_string(getpid()));
@@ -396,7 +397,7 @@ Status CheckDeath(Rank& rank, const std::string& mode) {
       if (mode == "death/in_call") {
         // The others are inside of the call, and this rank, too, has begun it.
         SY_ASSIGN_OR_RETURN(const Area area, rank.Memory(Bytes(kLarge * 4)));
-        const sy_transfer transfer = {0, 1, area.at(), kLarge * 4};
+        const sy_transfer transfer = {0, 1, area.at(), kLarge};  // as Step sends them
         auto pending =
             link->Start("all_reduce", "a call", [&](const sy_call* call, sy_request** request, sy_error* error) {
               return rank.api().all_reduce != nullptr

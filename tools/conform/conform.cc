@@ -1,5 +1,6 @@
 #include "tools/conform/conform.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -112,6 +113,10 @@ StatusOr<std::map<std::string, std::string>> ReadExpectedFailures(const std::str
 // What was asked for and is not there.
 std::vector<std::string> Missed(const Options& options, const Report& report) {
   std::vector<std::string> missed;
+  const NameFilter only(options.only);
+  if (!report.kind.empty() && std::none_of(report.checks.begin(), report.checks.end(),
+                                           [&](const Check& check) { return only.Matches(check.name); }))
+    missed.push_back(fmt::format("\"{}\" of --only, which no check fits", options.only));
   if (report.level < options.level) missed.push_back(fmt::format("level {}", LevelName(options.level)));
   for (const std::string& pattern : options.whole) {
     const NameFilter filter(pattern);

@@ -33,7 +33,7 @@ The last line names the level reached (Loads, Trains, Async, Distributed, Fast) 
   --verbose                 list the checks that passed, too
   --cases                   only print the table of cases of all ops as JSON; no PLUGIN
 
-Exit status: 0 without failures, 1 with failures or where --level or --whole is missed, 2 for a wrong command line.
+Exit status: 0 without failures, 1 with failures or where --level or --whole is missed or no check fits --only, 2 for a wrong command line.
 )";
 
 bool ParseNumber(const std::string& text, auto& number) {

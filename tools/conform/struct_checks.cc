@@ -158,7 +158,7 @@ class DeviceStructs {
                                     if (!device_.async()) return NotOffered(error);
                                     sy_stream* stream = nullptr;
                                     const sy_status status = api_.stream_create(handle(), options, &stream, error);
-                                    if (status == SY_OK) api_.stream_destroy(handle(), stream);
+                                    if (status == SY_OK && stream != nullptr) api_.stream_destroy(handle(), stream);
                                     return status;
                                   });
     CheckTaker<sy_event_options>(recorder_, "event_options", sizeof(sy_header), {},
@@ -166,7 +166,7 @@ class DeviceStructs {
                                    if (!device_.async()) return NotOffered(error);
                                    sy_event* event = nullptr;
                                    const sy_status status = api_.event_create(handle(), options, &event, error);
-                                   if (status == SY_OK) api_.event_destroy(handle(), event);
+                                   if (status == SY_OK && event != nullptr) api_.event_destroy(handle(), event);
                                    return status;
                                  });
     CheckTaker<sy_capture_options>(recorder_, "capture_options", sizeof(sy_header), {},
@@ -177,7 +177,7 @@ class DeviceStructs {
           if (semaphores == nullptr) return NotOffered(error);
           sy_semaphore* semaphore = nullptr;
           const sy_status status = semaphores->create(handle(), options, &semaphore, error);
-          if (status == SY_OK) semaphores->destroy(handle(), semaphore);
+          if (status == SY_OK && semaphore != nullptr) semaphores->destroy(handle(), semaphore);
           return status;
         });
     recorder_.Run("struct/error_untouched", [&] { return CheckErrorUntouched(); });
@@ -288,6 +288,7 @@ class DeviceStructs {
     SY_ASSIGN_OR_RETURN(const Stream stream, device_.NewStream());
     sy_event* handle_of_event = nullptr;
     SY_RETURN_IF_ERROR(good(api_.event_create(handle(), nullptr, &handle_of_event, error.get()), "event_create"));
+    if (handle_of_event == nullptr) return Internal("event_create succeeded without an event");
     const std::unique_ptr<sy_event, std::function<void(sy_event*)>> event(
         handle_of_event, [&](sy_event* one) { api_.event_destroy(handle(), one); });
     SY_RETURN_IF_ERROR(good(api_.event_record(handle(), event.get(), stream.handle(), error.get()), "event_record"));

@@ -2,9 +2,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <new>
 
@@ -278,8 +281,12 @@ int Main(const std::vector<std::string>& arguments) {
   return status.ok() ? 0 : FailAsRank(status);
 }
 
-// Nothing that the world can do wrong ends in an exception; if one comes all the same, the process says so and ends in
-// order.
+// Nothing that the world can do wrong ends in an exception, but a plugin may throw one through its interface; if one
+// comes, the process says so and ends in order.
+constexpr char kWhoThrew[] =
+    "either a plugin threw it through its interface, and `switchyard conform PLUGIN` tells in which call, or it is a "
+    "defect of this program";
+
 int GuardedMain(const std::vector<std::string>& arguments) {
   const std::string command = arguments.empty() ? "" : Printable(arguments[0]);
   try {
@@ -294,8 +301,31 @@ int GuardedMain(const std::vector<std::string>& arguments) {
                           "model or --batch_size, and look at the limits of this shell (ulimit -a)",
                           command));
   } catch (const std::exception& exception) {
-    return Fail(Internal("{} ended by an exception, which is a defect of this program: {}", command, exception.what()));
+    return Fail(Internal("{} ended by an exception: {}; {}", command, Printable(exception.what(), 4096), kWhoThrew));
+  } catch (...) {
+    return Fail(Internal("{} ended by an exception that is no std::exception; {}", command, kWhoThrew));
   }
+}
+
+// Where nothing can catch it: on a thread, in a destructor, out of code that may not throw.
+const std::terminate_handler say_what_was_thrown = std::get_terminate();
+void SayWhoThrew() {
+  LogError("an exception that nothing catches ends the process; {}", kWhoThrew);
+  say_what_was_thrown();
+}
+
+// A library that calls exit() in mid-run would make a success of it: its handlers run, and the status is its own.
+std::atomic<bool> ended_by_itself = false;
+const pid_t own_process = getpid();  // a child that a library forks may end as it likes
+
+void RefuseToExit() {
+  if (ended_by_itself || getpid() != own_process) return;
+  LogError(
+      "the process was ended by a call of exit() in mid-run, which only a library can have made: a plugin, or what it "
+      "loads. `switchyard doctor` lists the plugins, and `switchyard conform PLUGIN` tells which call of one ends the "
+      "process");
+  std::fflush(stdout);
+  _exit(1);
 }
 
 }  // namespace
@@ -303,5 +333,9 @@ int GuardedMain(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
-  return switchyard::GuardedMain({argv + 1, argv + argc});
+  std::set_terminate(switchyard::SayWhoThrew);
+  std::atexit(switchyard::RefuseToExit);
+  const int code = switchyard::GuardedMain({argv + 1, argv + argc});
+  switchyard::ended_by_itself = true;
+  return code;
 }

@@ -134,6 +134,8 @@ StatusOr<void*> Communicator::AllocateOwned(uint64_t bytes) {
   sy_error error = EmptyError();
   const sy_status status = impl_->plugin->api().buffer_alloc(impl_->plugin->handle(), bytes, &address, &error);
   SY_RETURN_IF_ERROR(impl_->plugin->Explain(status, error, fmt::format("buffer_alloc of {} bytes", bytes)));
+  if (address == nullptr)
+    return Internal("{}: buffer_alloc of {} bytes succeeded without memory", impl_->plugin_name, bytes);
   return address;
 }
 

@@ -61,6 +61,7 @@ Status WatchedCollective::Init(sy_init_request request, int timeout_ms) {
   sy_error error = EmptyError();
   sy_status status = api_->init(instance(), &request, &handle_, &error);
   if (status == SY_OK) {
+    if (handle_ == nullptr) return Internal("{}: {}: init succeeded without a communicator", plugin_name(), what);
     Watch();
     status = SY_IN_PROGRESS;
   }
@@ -90,6 +91,8 @@ StatusOr<std::unique_ptr<WatchedCollective>> WatchedCollective::Split(int color,
   sy_error error = EmptyError();
   const sy_status status = api_->split(handle_, color, key, name.c_str(), &group->handle_, &error);
   SY_RETURN_IF_ERROR(Explain(status, error, fmt::format("split into \"{}\"", name)));
+  if (group->handle_ == nullptr && color >= 0)
+    return Internal("{}: split into \"{}\" succeeded without a communicator", plugin_name(), name);
   if (group->handle_ == nullptr) return nullptr;
   group->Watch();
   SY_RETURN_IF_ERROR(group->OpenStream());

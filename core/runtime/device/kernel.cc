@@ -5,6 +5,11 @@
 #include "core/runtime/device/device.h"
 
 namespace switchyard {
+namespace {
+
+constexpr uint64_t kMostMemory = uint64_t{1} << 48;  // bytes, of a device that does not say how much it has
+
+}  // namespace
 
 Kernel& Kernel::operator=(Kernel&& other) noexcept {
   if (this != &other) {
@@ -89,6 +94,19 @@ StatusOr<Kernel> Device::Accept(const std::string& what, sy_kernel* handle, cons
     if (input < -1 || input >= static_cast<int>(input_count)) {
       return Internal("{} declared input {} as in-place; there are {} inputs", what, input, input_count);
     }
+  }
+  // What is more than any memory would wrap around where sizes are added.
+  const uint64_t most = info_.memory_bytes > 0 ? info_.memory_bytes : kMostMemory;
+  for (const auto& [kind, bytes] : {std::pair("persistent", info.persistent_bytes),
+                                    {"constant", info.constant_bytes},
+                                    {"residual", info.residual_bytes}}) {
+    if (bytes > most)
+      return Internal("{} asked for {} {} bytes; expected at most {}, {}", what, bytes, kind, most,
+                      info_.memory_bytes > 0 ? "the device's memory" : "more than any device has");
+  }
+  if (info.determinism > SY_DETERMINISM_EXACT) {
+    return Internal("{} answered the unknown determinism class {}; expected {} to {}", what, info.determinism,
+                    static_cast<int>(SY_DETERMINISM_ANY), static_cast<int>(SY_DETERMINISM_EXACT));
   }
   if (kernel.info().workspace_bytes > workspace_limit) {
     return Internal("{} asked for {} bytes of workspace; the limit was {}", what, kernel.info().workspace_bytes,

@@ -102,6 +102,10 @@ StatusOr<Buffer> Device::AllocateHeld(uint64_t bytes, const sy_alloc_options* op
   sy_error error = EmptyError();
   sy_buffer* handle = nullptr;
   const uint64_t rounded = RoundUp(std::max<uint64_t>(bytes, 1), info_.copy_granularity);
+  if (rounded > info_.largest_allocation)
+    return ResourceExhausted(
+        "device {} of {} gives at most {} bytes in one allocation (largest_allocation), and {} bytes are asked for",
+        info_.index, info_.plugin, info_.largest_allocation, bytes);
   const sy_status status = api_->alloc(handle_, rounded, options, &handle, &error);
   if (status == SY_OUT_OF_MEMORY) {
     sy_device_info now{};

@@ -113,6 +113,7 @@ StatusOr<Stream> Device::NewStream(int priority) {
   sy_stream* handle = nullptr;
   const sy_status status = api_->stream_create(handle_, &options, &handle, &error);
   if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": stream_create");
+  if (handle == nullptr) return Internal("{}: stream_create succeeded without a stream", info_.plugin);
   return Stream(this, handle);
 }
 
@@ -122,6 +123,7 @@ StatusOr<Event> Device::NewEvent() {
   sy_event* handle = nullptr;
   const sy_status status = api_->event_create(handle_, nullptr, &handle, &error);
   if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": event_create");
+  if (handle == nullptr) return Internal("{}: event_create succeeded without an event", info_.plugin);
   return Event(this, handle);
 }
 
@@ -131,6 +133,7 @@ StatusOr<Semaphore> Device::NewSemaphore() {
   sy_semaphore* handle = nullptr;
   const sy_status status = semaphores_->create(handle_, nullptr, &handle, &error);
   if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": semaphore create");
+  if (handle == nullptr) return Internal("{}: semaphore create succeeded without a semaphore", info_.plugin);
   return Semaphore(this, handle);
 }
 

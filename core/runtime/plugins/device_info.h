@@ -11,7 +11,8 @@ namespace switchyard {
 struct DeviceInfo {
   int index = 0;
   std::string plugin, name, uuid;
-  uint64_t memory_bytes = 0, free_bytes = 0, largest_allocation = 0, alignment = 64;
+  uint64_t memory_bytes = 0, free_bytes = 0, alignment = 64;
+  uint64_t largest_allocation = UINT64_MAX;  // bytes; this where the plugin names no limit
   uint64_t copy_granularity = 1;  // bytes; the alignment is a multiple of it
   uint32_t address_kind = 0, flags = 0;
   uint64_t dtypes = 0;           // bits 1 << sy_dtype: those for which it has kernels

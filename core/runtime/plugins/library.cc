@@ -153,6 +153,9 @@ Status CheckCollective(const sy_collective_v2& api, sy_instance* instance) {
   if ((api.all_reduce != nullptr || api.reduce_scatter != nullptr) && api.reduces == nullptr) {
     return FailedPrecondition("collective/2 reduces but lacks the function reduces");
   }
+  if (api.buffer_alloc != nullptr && api.buffer_free == nullptr) {
+    return FailedPrecondition("collective/2 has buffer_alloc but lacks the function buffer_free");
+  }
   sy_collective_info info{};
   info.header = SY_HEADER(sy_collective_info);
   sy_error error = EmptyError();

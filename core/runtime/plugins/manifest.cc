@@ -32,7 +32,8 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
     return InvalidArgument("manifest {} is unreadable or larger than {} bytes", path, kLargestManifest);
   }
   const auto parsed = ParseJson(*content);
-  if (!parsed.ok() || !parsed->is_object()) return InvalidArgument("manifest {} is not a JSON object", path);
+  if (!parsed.ok()) return Annotate(parsed.status(), "manifest " + path);
+  if (!parsed->is_object()) return InvalidArgument("manifest {} is not a JSON object", path);
   const json& manifest = *parsed;
   const auto text = [&](const char* key) {
     const auto value = manifest.find(key);
@@ -60,6 +61,9 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
   }
   const auto abi = manifest.find("abi");
   int version = 0;
+  if (abi != manifest.end() && !abi->is_number()) {
+    return FailedPrecondition("manifest {}: \"abi\" is {}; expected the number {}", path, Excerpt(*abi), SY_ABI_MAJOR);
+  }
   if (abi == manifest.end() || !FromJson(*abi, &version) || version != SY_ABI_MAJOR) {
     return FailedPrecondition("manifest {}: \"abi\" is {}; this program knows {}: build the plugin against its headers",
                               path, abi == manifest.end() ? "missing" : Excerpt(*abi), SY_ABI_MAJOR);

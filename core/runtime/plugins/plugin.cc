@@ -141,7 +141,7 @@ StatusOr<DeviceInfo> Plugin::Describe(int index) const {
   for (const uint8_t byte : raw.uuid) info.uuid += fmt::format("{:02x}", byte);
   info.memory_bytes = raw.memory_bytes;
   info.free_bytes = raw.free_bytes;
-  info.largest_allocation = raw.largest_allocation != 0 ? raw.largest_allocation : raw.memory_bytes;
+  info.largest_allocation = raw.largest_allocation != 0 ? raw.largest_allocation : UINT64_MAX;
   info.alignment = raw.alignment;
   info.copy_granularity = granularity;
   info.memory_kind = Printable(raw.memory_kind, sizeof raw.memory_kind);

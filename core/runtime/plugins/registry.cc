@@ -23,6 +23,14 @@ std::string Join(const std::vector<std::string>& parts, const char* separator) {
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
+// What else a user may write in place of one of the names: "auto" chooses, "gpu" is cuda.
+std::vector<std::string> WithWords(PluginKind kind, std::vector<std::string> names) {
+  const bool cuda = std::find(names.begin(), names.end(), "cuda") != names.end();
+  if (kind == PluginKind::kBackend && cuda) names.push_back("gpu");
+  if (kind != PluginKind::kInterposer) names.push_back("auto");
+  return names;
+}
+
 bool SameName(const Candidate& a, const Candidate& b) { return a.kind == b.kind && a.name == b.name; }
 
 }  // namespace
@@ -168,8 +176,11 @@ StatusOr<std::shared_ptr<Plugin>> Registry::Find(PluginKind kind, const std::str
   for (const Candidate& candidate : candidates_) {
     if (candidate.name.empty()) tried.push_back(fmt::format("{}: {}", candidate.path, Message(candidate.verdict)));
   }
-  return Status(code, fmt::format("no {} \"{}\"{}; found: {}; looked in: {}{}", KindName(kind), name,
-                                  DidYouMean(name, Names(kind)), Join(Names(kind), ", "), Join(search_path_, ", "),
+  const std::vector<std::string> found = Names(kind);
+  return Status(code, fmt::format("no {} \"{}\"{}; found: {}; looked in: {}{}; SWITCHYARD_PLUGIN_PATH names further "
+                                  "folders, with : between them",
+                                  KindName(kind), name, DidYouMean(name, WithWords(kind, found)),
+                                  found.empty() ? "none" : Join(found, ", "), Join(search_path_, ", "),
                                   tried.empty() ? "" : "; refused: " + Join(tried, "; ")));
 }
 
@@ -202,11 +213,9 @@ void Registry::OfferByPriority(PluginKind kind, const Take& take) {
 
 std::vector<std::string> Registry::Names(PluginKind kind) const {
   std::vector<std::string> names;
-  if (kind != PluginKind::kInterposer) names.push_back("auto");
   for (const Candidate& candidate : candidates_) {
     if (candidate.kind != kind || candidate.name.empty()) continue;
     if (std::find(names.begin(), names.end(), candidate.name) == names.end()) names.push_back(candidate.name);
-    if (kind == PluginKind::kBackend && candidate.name == "cuda") names.push_back("gpu");
   }
   return names;
 }

@@ -49,7 +49,7 @@ class Registry {
   std::vector<const Candidate*> InPlaceOf(const Candidate& taken) const;
   // For doctor: tries every candidate and fills in its verdict.
   void TryAll();
-  // Device names that can be typed: plugin names, "gpu" for cuda, "auto".
+  // Of the plugins that were found, each once.
   std::vector<std::string> Names(PluginKind kind) const;
 
  private:
