@@ -51,7 +51,11 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
     return OkStatus();
   });
   recorder.Run("load/count", [&] { return CheckCount(*plugin); });
-  recorder.Run("load/open", [&] { return opened; });
+  if (opened.ok() || recorder.Wants("load/open")) {
+    recorder.Run("load/open", [&] { return opened; });
+  } else {
+    recorder.Add("load/open", opened, 0);  // whatever was asked for: the reason why nothing else is tried
+  }
   if (!opened.ok() || options.limit < Level::kTrains) return OkStatus();
   CheckStructs(recorder, *plugin, *device);
   CheckArguments(recorder, *device);

@@ -114,8 +114,9 @@ StatusOr<std::map<std::string, std::string>> ReadExpectedFailures(const std::str
 std::vector<std::string> Missed(const Options& options, const Report& report) {
   std::vector<std::string> missed;
   const NameFilter only(options.only);
-  if (!report.kind.empty() && std::none_of(report.checks.begin(), report.checks.end(),
-                                           [&](const Check& check) { return only.Matches(check.name); }))
+  // A check that failed although nobody asked for it says why those that were asked for were not tried.
+  const auto explains = [&](const Check& check) { return only.Matches(check.name) || check.outcome == Outcome::kFail; };
+  if (!report.kind.empty() && std::none_of(report.checks.begin(), report.checks.end(), explains))
     missed.push_back(fmt::format("\"{}\" of --only, which no check fits", options.only));
   if (report.level < options.level) missed.push_back(fmt::format("level {}", LevelName(options.level)));
   for (const std::string& pattern : options.whole) {

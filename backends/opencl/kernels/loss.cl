@@ -24,7 +24,8 @@ GROUP_KERNEL void cross_entropy(ARRAY(logits), ARRAY(labels), ARRAY(loss), ARRAY
     }
 #endif
     if (smoothing != 0) EACH_VECTOR(i, columns) weight += LOAD(T, x, i, columns, largest) - largest;
-    const float even = smoothing != 0 ? (relative - GROUP_SUM(weight) / columns) * smoothing : 0.0f;
+    // Not in a branch: PoCL 3.1 loses `product` across a barrier there.
+    const float even = (relative - GROUP_SUM(weight) / columns) * smoothing;
 #ifdef SOFT
     const float value = GROUP_SUM(product) * (1 - smoothing) + even;
 #else
