@@ -60,6 +60,7 @@ class OpRules : public ::testing::Test {
 bool IsDifferentiable(const OpCase& one) {
   for (const conform::Operand& input : one.inputs) {
     if (input.fill == conform::Fill::kExtreme) return false;
+    if (input.fill == conform::Fill::kConstant && input.value > 1e4) return false;  // kStep is lost in its rounding
   }
   if (one.op == "cross_entropy" && one.name == "labels_beyond") return false;  // NaN
   return one.op != "matmul" || !AttributesOf(one).as<sy_matmul_attributes>().activation_gradient;

@@ -51,10 +51,10 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
     return OkStatus();
   });
   recorder.Run("load/count", [&] { return CheckCount(*plugin); });
-  if (opened.ok() || recorder.Wants("load/open")) {
+  if (opened.ok()) {
     recorder.Run("load/open", [&] { return opened; });
   } else {
-    recorder.Add("load/open", opened, 0);  // whatever was asked for: the reason why nothing else is tried
+    recorder.RunUnasked("load/open", [&] { return opened; });
   }
   if (!opened.ok() || options.limit < Level::kTrains) return OkStatus();
   CheckStructs(recorder, *plugin, *device);

@@ -117,7 +117,9 @@ std::vector<TensorType> SliceTypes(const Signature& call) {
   call.Require(shape.size() == call.shape(0).size(), "one length per axis is needed");
   for (int axis = 0; axis < call.rank(0); ++axis) {
     const int64_t start = a.start[axis], step = a.step[axis], length = shape[axis];
-    call.Require(start >= 0 && step >= 1 && length >= 1 && start + (length - 1) * step < call.dim(0, axis), [&] {
+    int64_t reach = 0, last = 0;
+    const bool wraps = __builtin_mul_overflow(length - 1, step, &reach) || __builtin_add_overflow(start, reach, &last);
+    call.Require(start >= 0 && step >= 1 && length >= 1 && !wraps && last < call.dim(0, axis), [&] {
       return fmt::format("axis {} from {} for {} with step {} leaves the tensor", axis, start, length, step);
     });
   }

@@ -93,11 +93,11 @@ std::vector<Value> CrossEntropyDecompose(Graph& graph, const Node& node, const s
   const auto a = node.attributes.as<sy_cross_entropy_attributes>();
   const Value x = ops::Cast(inputs[0], DType::kF32);
   const Value largest = ops::Reduce(x, SY_REDUCE_MAX, 2, 1, true);
-  const Value lse = ops::Add(
-      ops::Unary(SY_PW_LOG, ops::Reduce(ops::Unary(SY_PW_EXP, ops::Sub(x, largest)), SY_REDUCE_SUM, 2, 1, true)),
-      largest);
-  const Value loss = ops::Reduce(ops::Mul(Targets(graph, x, inputs[1], a), ops::Sub(lse, x)), SY_REDUCE_SUM, 2);
-  return {loss, ops::Reshape(lse, {x.dim(0)})};
+  const Value below = ops::Sub(x, largest);  // relative to the largest, so that large logits do not cancel
+  const Value relative = ops::Unary(SY_PW_LOG, ops::Reduce(ops::Unary(SY_PW_EXP, below), SY_REDUCE_SUM, 2, 1, true));
+  const Value loss =
+      ops::Reduce(ops::Mul(Targets(graph, x, inputs[1], a), ops::Sub(relative, below)), SY_REDUCE_SUM, 2);
+  return {loss, ops::Reshape(ops::Add(relative, largest), {x.dim(0)})};
 }
 
 std::vector<Value> CrossEntropyBackwardDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
