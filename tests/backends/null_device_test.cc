@@ -98,6 +98,26 @@ TEST_F(NullDevice, NewMemoryIsNanAndMinusOne) {
   api().free(device(), buffer);
 }
 
+TEST_F(NullDevice, AnEventRecordedAnewHoldsUpWhoWaitedForTheRecordBefore) {
+  sy_stream *idle = NewStream(), *reader = NewStream();
+  sy_event* event = NewEvent();
+  sy_buffer* buffer = Allocate(4);
+  int32_t host = 7, back = 0;
+  ASSERT_EQ(api().fill(device(), stream(), At(buffer), 0, 4, nullptr, error()), SY_OK);
+  ASSERT_EQ(Copy(stream(), At(buffer), Host(&host), 4), SY_OK);
+  ASSERT_EQ(api().event_record(device(), event, stream(), error()), SY_OK);
+  ASSERT_EQ(api().stream_wait(device(), reader, event, error()), SY_OK);
+  ASSERT_EQ(api().event_record(device(), event, idle, error()), SY_OK);
+  ASSERT_EQ(Copy(reader, Host(&back), At(buffer), 4), SY_OK);
+  ASSERT_EQ(api().event_synchronize(device(), event, error()), SY_OK) << "of the stream that is idle";
+  EXPECT_EQ(back, 0) << "who asks now waits for the last record alone";
+  ASSERT_EQ(api().synchronize(device(), reader, nullptr, error()), SY_OK);
+  EXPECT_EQ(back, 7);
+  api().free(device(), buffer);
+  api().event_destroy(device(), event);
+  for (sy_stream* one : {idle, reader}) api().stream_destroy(device(), one);
+}
+
 TEST_F(NullDevice, EventsOrderStreams) {
   sy_stream* other = NewStream();
   sy_event* event = NewEvent();
