@@ -77,10 +77,8 @@ sy_status PrepareReduce(const Request& r, Kernel& kernel) {
     bool reduced;
   };
   std::vector<Group> groups;  // neighbouring axes with one fate, alternating
-  int64_t kept = 1;
   for (int d = 0; d < x.rank; ++d) {
     const bool reduced = a.axes >> d & 1;
-    if (!reduced) kept *= x.dims[d];
     if (x.dims[d] == 1) continue;
     if (!groups.empty() && groups.back().reduced == reduced) {
       groups.back().extent *= x.dims[d];

@@ -33,8 +33,8 @@ constexpr auto kHello = milliseconds(5000);          // for a visitor's hello
 constexpr auto kUndisturbed = milliseconds(100);     // no visitor is dropped for another one sooner
 constexpr rlim_t kOtherDescriptors = 32, kFewestOthers = 8;  // files of data and checkpoints, devices, libraries
 constexpr auto kNoDescriptor = milliseconds(50);             // before the next try after descriptors had run out
-constexpr uint32_t kLargestPlace =
-    16 << 10;  // bytes in which a rank tells its port, its way of reducing and its addresses
+// Bytes in which a rank tells its port, its way of reducing and its addresses.
+constexpr uint32_t kLargestPlace = 16 << 10;
 
 sy_status FromErrno(sy_error* error, const char* what, std::source_location where = std::source_location::current()) {
   const int code = errno;
