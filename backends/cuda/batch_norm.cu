@@ -1,43 +1,79 @@
 // batch_norm over all axes but the last (Ioffe and Szegedy, 2015): training, inference and the gradient, with the ReLU
 // and the residual that the graph fuses into it. Statistics are taken per column in parts of the rows, each with the
 // mean of its own rows, and joined in a fixed order.
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "backends/cuda/activation.cuh"
 #include "backends/cuda/column_sums.cuh"
+#include "backends/cuda/packed.cuh"
 
 namespace switchyard {
 namespace {
 
-// Of each part and column: partials[part] = mean, partials[parts + part] = Σ (x − mean)².
-template <int N>
-__global__ void MomentsKernel(ColumnParts p, View x, float* partials) {
+// Rows of a thread whose loads are under way together: of the maps that a result is made of, and of the two or three
+// that a gradient is made of.
+constexpr int kMomentRowsAtOnce = 4, kRowsAtOnce = 3, kGradientRowsAtOnce = 2;
+
+// Of each part and column: partials[part] = mean, partials[parts + part] = Σ (x − mean)². Each thread joins the moments
+// of its rows, a few at a time (Chan et al., 1983, "Algorithms for computing the sample variance"), and the lanes' are
+// joined around the mean of all.
+template <int N, int kDtype>
+__global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
+    MomentsKernel(ColumnParts p, View maps, float* partials) {
+  constexpr int kRows = kMomentRowsAtOnce;
   __shared__ float mean_of[kWarp * N];
+  const View x = Known<kDtype>(maps);
   const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
-  float sum[N] = {}, squares[N] = {};
-#pragma unroll 4
-  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += blockDim.y) {
-    float v[N];
-    Load<N>(x, row * p.columns + column, v);
+  float mean[N] = {}, squares[N] = {}, seen = 0;
+  int64_t row = column < p.columns ? first + threadIdx.y : last;
+  for (; row < last; row += kRows * blockDim.y) {
+    decltype(LoadRaw<N>(x, 0)) raw[kRows];
+    int there = 0;  // rows before the end; for others the first is read again, and counts for nothing
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum[k] += v[k];
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t at = row + r * blockDim.y;
+      there += at < last ? 1 : 0;
+      raw[r] = LoadRaw<N>(x, (at < last ? at : row) * p.columns + column);
+    }
+    float v[kRows][N];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) Unpack(raw[r], x.dtype, v[r]);
+    const auto count = static_cast<float>(there);
+    const float before = seen, share = 1 / count;
+    seen += count;
+    const float weight = count / seen;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      float own = 0;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) own += r < there ? v[r][k] : 0;
+      own *= share;
+      const float off = own - mean[k];
+      mean[k] += off * weight;
+      squares[k] += off * off * (before * weight);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float apart = r < there ? v[r][k] - own : 0;
+        squares[k] += apart * apart;
+      }
+    }
   }
+  float sum[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) sum[k] = mean[k] * seen;
   AddLanes<N>(sum);
   if (threadIdx.y == 0) {
 #pragma unroll
     for (int k = 0; k < N; ++k) mean_of[threadIdx.x + blockDim.x * k] = sum[k] / static_cast<float>(last - first);
   }
   __syncthreads();
-#pragma unroll 4
-  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += blockDim.y) {
-    float v[N];
-    Load<N>(x, row * p.columns + column, v);
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float off = v[k] - mean_of[threadIdx.x + blockDim.x * k];
-      squares[k] += off * off;
-    }
+  for (int k = 0; k < N; ++k) {
+    const float off = mean[k] - mean_of[threadIdx.x + blockDim.x * k];
+    squares[k] += seen * off * off;
   }
   AddLanes<N>(squares);
   if (column >= p.columns || threadIdx.y != 0) return;
@@ -85,19 +121,25 @@ struct NormalizeOperands {
   View x, gamma, beta, mean, spread, residual, y;  // spread: rstd, or the variance at inference; residual may be absent
 };
 
-// Rows of a block in the kernels below, whose threads each keep what belongs to their columns.
+// Rows of a block in the kernels below, whose threads each keep what belongs to their columns: as many as leave a few
+// waves of blocks.
 int64_t RowsPerBlock(const ColumnParts& p) {
-  constexpr int64_t kRowsPerThread = 8, kMostBlocks = 65535;
-  return Largest(p.Block().y * kRowsPerThread, CeilDivide(p.rows, kMostBlocks));
+  constexpr int64_t kEnoughBlocks = 2048, kMostRowsPerThread = 32, kMostBlocks = 65535;
+  const int64_t lanes = p.Block().y, blocks_of_rows = CeilDivide(kEnoughBlocks, p.Grid().x);
+  const int64_t per_thread = Least(kMostRowsPerThread, CeilDivide(p.rows, lanes * blocks_of_rows));
+  return Largest(lanes * CeilDivide(per_thread, kRowsAtOnce) * kRowsAtOnce, CeilDivide(p.rows, kMostBlocks));
 }
 dim3 RowGrid(const ColumnParts& p) {
   return dim3(p.Grid().x, static_cast<unsigned>(CeilDivide(p.rows, RowsPerBlock(p))));
 }
 
 // y = act((x − mean)·rstd·gamma + beta + residual)
-template <int N>
-__global__ void NormalizeKernel(ColumnParts shape, int64_t rows_per_block, bool spread_is_variance,
-                                sy_batch_norm_attributes a, NormalizeOperands p) {
+template <int N, int kDtype>
+__global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
+    NormalizeKernel(ColumnParts shape, int64_t rows_per_block, bool spread_is_variance, sy_batch_norm_attributes a,
+                    NormalizeOperands p) {
+  constexpr int kRows = kRowsAtOnce;
+  const View x = Known<kDtype>(p.x), residual = Known<kDtype>(p.residual), y = Known<kDtype>(p.y);
   const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   if (column >= shape.columns) return;
   float scale[N], g[N], b[N], m[N];
@@ -108,24 +150,99 @@ __global__ void NormalizeKernel(ColumnParts shape, int64_t rows_per_block, bool 
 #pragma unroll
   for (int k = 0; k < N; ++k) scale[k] = (spread_is_variance ? 1 / sqrtf(scale[k] + a.eps) : scale[k]) * g[k];
   const int64_t first = blockIdx.y * rows_per_block, last = Least(shape.rows, first + rows_per_block);
-#pragma unroll 2
-  for (int64_t row = first + threadIdx.y; row < last; row += blockDim.y) {
-    const int64_t i = row * shape.columns + column;
-    float v[N], r[N] = {};
-    Load<N>(p.x, i, v);
-    if (p.residual) Load<N>(p.residual, i, r);
+  for (int64_t row = first + threadIdx.y; row < last; row += kRows * blockDim.y) {
+    decltype(LoadRaw<N>(x, 0)) raw[kRows], added[kRows] = {};
+    int64_t at[kRows];
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float t = (v[k] - m[k]) * scale[k] + b[k] + r[k];
-      v[k] = a.activation == SY_ACTIVATION_RELU ? Relu(t) : t;
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t own = row + r * blockDim.y;
+      at[r] = (own < last ? own : row) * shape.columns + column;
+      raw[r] = LoadRaw<N>(x, at[r]);
+      if (residual) added[r] = LoadRaw<N>(residual, at[r]);
     }
-    Store<N>(p.y, i, v);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (row + r * blockDim.y >= last) break;
+      float v[N], more[N];
+      Unpack(raw[r], x.dtype, v);
+      Unpack(added[r], residual.dtype, more);
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const float t = (v[k] - m[k]) * scale[k] + b[k] + more[k];
+        v[k] = a.activation == SY_ACTIVATION_RELU ? Relu(t) : t;
+      }
+      Store<N>(y, at[r], v);
+    }
   }
 }
 
+// What the gradient reads of a few rows. g is dy where y > 0, else 0: what passes back through a ReLU that gave y;
+// without y, dy as it is.
 template <int N>
-__global__ void BatchNormSumsKernel(ColumnParts p, View x, View mean, View rstd, View dy, View y, float* partials) {
-  SumGradients<N, false>(p, x, mean, rstd, dy, y, partials);
+struct GradientRows {
+  decltype(LoadRaw<N>(View(), 0)) x[kGradientRowsAtOnce], dy[kGradientRowsAtOnce], y[kGradientRowsAtOnce] = {};
+  int64_t at[kGradientRowsAtOnce];
+
+  // Rows row, row + step, …; beyond `last` the first of them, so that all loads are under way at once.
+  __device__ __forceinline__ GradientRows(View from, View gradient, View result, int64_t row, int64_t step,
+                                          int64_t last, int64_t columns, int64_t column) {
+#pragma unroll
+    for (int r = 0; r < kGradientRowsAtOnce; ++r) {
+      at[r] = (row + r * step < last ? row + r * step : row) * columns + column;
+      x[r] = LoadRaw<N>(from, at[r]);
+      dy[r] = LoadRaw<N>(gradient, at[r]);
+      if (result) y[r] = LoadRaw<N>(result, at[r]);
+    }
+  }
+  __device__ __forceinline__ void Take(int r, View from, View gradient, View result, float (&v)[N],
+                                       float (&g)[N]) const {
+    Unpack(x[r], from.dtype, v);
+    Unpack(dy[r], gradient.dtype, g);
+    if (!result) return;
+    float passed[N];
+    Unpack(y[r], result.dtype, passed);
+#pragma unroll
+    for (int k = 0; k < N; ++k) g[k] = passed[k] > 0 ? g[k] : 0;
+  }
+};
+
+// Of each part and column Σ g·(x − mean)·rstd, and behind all parts' Σ g.
+template <int N, int kDtype>
+__global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
+    BatchNormSumsKernel(ColumnParts p, View of_x, View mean, View rstd, View of_dy, View of_y, float* partials) {
+  const View x = Known<kDtype>(of_x), dy = Known<kDtype>(of_dy), y = Known<kDtype>(of_y);
+  const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
+  const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
+  float with_x[N] = {}, plain[N] = {};
+  if (column < p.columns) {
+    float m[N], s[N];
+    Load<N>(mean, column, m);
+    for (int64_t row = first + threadIdx.y; row < last; row += kGradientRowsAtOnce * blockDim.y) {
+      const GradientRows<N> rows(x, dy, y, row, blockDim.y, last, p.columns, column);
+#pragma unroll
+      for (int r = 0; r < kGradientRowsAtOnce; ++r) {
+        if (row + r * blockDim.y >= last) break;
+        float v[N], g[N];
+        rows.Take(r, x, dy, y, v, g);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+          with_x[k] += g[k] * (v[k] - m[k]);
+          plain[k] += g[k];
+        }
+      }
+    }
+    Load<N>(rstd, column, s);
+#pragma unroll
+    for (int k = 0; k < N; ++k) with_x[k] *= s[k];
+  }
+  AddLanes<N>(with_x);
+  AddLanes<N>(plain);
+  if (column >= p.columns || threadIdx.y != 0) return;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    partials[blockIdx.y * p.columns + column + k] = with_x[k];
+    partials[(p.parts + blockIdx.y) * p.columns + column + k] = plain[k];
+  }
 }
 
 // The sums are kept in f32 for the next kernel, whatever the dtype of dgamma and dbeta.
@@ -146,8 +263,11 @@ struct GradientOperands {
 };
 
 // dx = rstd·gamma·(g − Σg/n − x̂·Σ(g·x̂)/n), dresidual = g, where g is dy behind the activation
-template <int N>
-__global__ void BatchNormBackwardKernel(ColumnParts shape, int64_t rows_per_block, GradientOperands p) {
+template <int N, int kDtype>
+__global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
+    BatchNormBackwardKernel(ColumnParts shape, int64_t rows_per_block, GradientOperands p) {
+  const View x = Known<kDtype>(p.x), dy = Known<kDtype>(p.dy), y = Known<kDtype>(p.y), dx = Known<kDtype>(p.dx),
+             dresidual = Known<kDtype>(p.dresidual);
   const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   if (column >= shape.columns) return;
   float scale[N], m[N], s[N], with_x[N], plain[N];
@@ -164,24 +284,49 @@ __global__ void BatchNormBackwardKernel(ColumnParts shape, int64_t rows_per_bloc
     plain[k] *= share;
   }
   const int64_t first = blockIdx.y * rows_per_block, last = Least(shape.rows, first + rows_per_block);
-#pragma unroll 2
-  for (int64_t row = first + threadIdx.y; row < last; row += blockDim.y) {
-    const int64_t i = row * shape.columns + column;
-    float v[N], d[N];
-    Load<N>(p.x, i, v);
-    LoadPassed<N>(p.dy, p.y, i, d);
+  for (int64_t row = first + threadIdx.y; row < last; row += kGradientRowsAtOnce * blockDim.y) {
+    const GradientRows<N> rows(x, dy, y, row, blockDim.y, last, shape.columns, column);
 #pragma unroll
-    for (int k = 0; k < N; ++k) v[k] = scale[k] * (d[k] - plain[k] - (v[k] - m[k]) * with_x[k]);
-    Store<N>(p.dx, i, v);
-    if (p.dresidual) Store<N>(p.dresidual, i, d);
+    for (int r = 0; r < kGradientRowsAtOnce; ++r) {
+      if (row + r * blockDim.y >= last) break;
+      float v[N], g[N];
+      rows.Take(r, x, dy, y, v, g);
+#pragma unroll
+      for (int k = 0; k < N; ++k) v[k] = scale[k] * (g[k] - plain[k] - (v[k] - m[k]) * with_x[k]);
+      Store<N>(dx, rows.at[r], v);
+      if (dresidual) Store<N>(dresidual, rows.at[r], g);
+    }
   }
 }
+
+// The instance of a kernel for maps of that dtype, where all of them have it and rows are eights.
+#define SY_OF_DTYPE(kernel, packs, dtype)        \
+  (!(packs)             ? kernel<1, kAnyDtype>   \
+   : (dtype) == SY_BF16 ? kernel<kPack, SY_BF16> \
+   : (dtype) == SY_F16  ? kernel<kPack, SY_F16>  \
+                        : kernel<kPack, kAnyDtype>)
 
 struct BatchNormShape {
   int64_t c;
   ColumnParts parts;
   explicit BatchNormShape(const sy_tensor& x) : c(x.dims[x.rank - 1]), parts(Elements(x) / c, c) {}
 };
+
+// The dtype of all maps that are there, or kAnyDtype.
+int CommonDtype(std::initializer_list<View> maps) {
+  const sy_dtype dtype = maps.begin()->dtype;
+  const bool common =
+      std::all_of(maps.begin(), maps.end(), [&](const View& map) { return !map || map.dtype == dtype; });
+  return common ? dtype : kAnyDtype;
+}
+
+sy_status Normalize(const BatchNormShape& shape, const sy_batch_norm_attributes& attributes, bool spread_is_variance,
+                    const NormalizeOperands& p, const LaunchContext& context, sy_error* error) {
+  const auto kernel = SY_OF_DTYPE(NormalizeKernel, Packs(shape.c), CommonDtype({p.x, p.y, p.residual}));
+  SY_CUDA(error, Launch(kernel, RowGrid(shape.parts), shape.parts.Block(), 0, context.stream, shape.parts,
+                        RowsPerBlock(shape.parts), spread_is_variance, attributes, p));
+  return SY_OK;
+}
 
 struct BatchNorm : Kernel, BatchNormShape {
   explicit BatchNorm(const Request& r)
@@ -193,16 +338,15 @@ struct BatchNorm : Kernel, BatchNormShape {
     }
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    SY_LAUNCH_PACKED(error, Packs(c), MomentsKernel, parts.Grid(), parts.Block(), 0, context.stream, parts,
-                     In(b, 0), b.Workspace<float>());
-    SY_CUDA(error, Launch(JoinMomentsKernel, dim3(static_cast<unsigned>(CeilDivide(c, kLanes))), dim3(kWarp, kLanes), 0, context.stream, parts,
-                          b.Workspace<float>(), attributes.eps, attributes.momentum, Out(b, 1), Out(b, 2),
-                          RunningStatistics{In(b, 3), In(b, 4), Out(b, 3), Out(b, 4)}));
+    const auto moments = SY_OF_DTYPE(MomentsKernel, Packs(c), inputs[0].dtype);
+    SY_CUDA(error,
+            Launch(moments, parts.Grid(), parts.Block(), 0, context.stream, parts, In(b, 0), b.Workspace<float>()));
+    SY_CUDA(error, Launch(JoinMomentsKernel, dim3(static_cast<unsigned>(CeilDivide(c, kLanes))), dim3(kWarp, kLanes), 0,
+                          context.stream, parts, b.Workspace<float>(), attributes.eps, attributes.momentum, Out(b, 1),
+                          Out(b, 2), RunningStatistics{In(b, 3), In(b, 4), Out(b, 3), Out(b, 4)}));
     const NormalizeOperands p = {
         In(b, 0), In(b, 1), In(b, 2), Out(b, 1), Out(b, 2), attributes.residual ? In(b, 5) : View{}, Out(b, 0)};
-    SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, RowGrid(parts), parts.Block(), 0, context.stream, parts,
-                     RowsPerBlock(parts), false, attributes, p);
-    return SY_OK;
+    return Normalize(*this, attributes, false, p, context, error);
   }
   const sy_batch_norm_attributes attributes;
 };
@@ -215,9 +359,7 @@ struct BatchNormInference : Kernel, BatchNormShape {
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const NormalizeOperands p = {
         In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), attributes.residual ? In(b, 5) : View{}, Out(b, 0)};
-    SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, RowGrid(parts), parts.Block(), 0, context.stream, parts,
-                     RowsPerBlock(parts), true, attributes, p);
-    return SY_OK;
+    return Normalize(*this, attributes, true, p, context, error);
   }
   const sy_batch_norm_attributes attributes;
 };
@@ -232,15 +374,17 @@ struct BatchNormBackward : Kernel, BatchNormShape {
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const View y = attributes.activation != SY_ACTIVATION_NONE ? In(b, 5) : View{};
     const View sums_x = {b.workspace + sums_offset, SY_F32}, sums = {b.workspace + sums_offset + column_bytes, SY_F32};
-    SY_LAUNCH_PACKED(error, Packs(c), BatchNormSumsKernel, parts.Grid(), parts.Block(), 0, context.stream, parts,
-                     In(b, 0), In(b, 2), In(b, 3), In(b, 4), y, b.Workspace<float>());
+    const auto sum = SY_OF_DTYPE(BatchNormSumsKernel, Packs(c), CommonDtype({In(b, 0), In(b, 4), y}));
+    SY_CUDA(error, Launch(sum, parts.Grid(), parts.Block(), 0, context.stream, parts, In(b, 0), In(b, 2), In(b, 3),
+                          In(b, 4), y, b.Workspace<float>()));
     SY_CUDA(error, Launch(BatchNormFinishKernel, parts.JoinGrid(), dim3(kWarp, kLanes), 0, context.stream, parts,
                           b.Workspace<float>(),
                           ColumnGradients{Out(b, 1), Out(b, 2), accumulate[1] != 0, accumulate[2] != 0}, sums_x, sums));
     const GradientOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3),  In(b, 4),
                                 y,        sums_x,   sums,     Out(b, 0), attributes.residual ? Out(b, 3) : View{}};
-    SY_LAUNCH_PACKED(error, Packs(c), BatchNormBackwardKernel, RowGrid(parts), parts.Block(), 0, context.stream, parts,
-                     RowsPerBlock(parts), p);
+    const auto kernel =
+        SY_OF_DTYPE(BatchNormBackwardKernel, Packs(c), CommonDtype({p.x, p.dy, p.y, p.dx, p.dresidual}));
+    SY_CUDA(error, Launch(kernel, RowGrid(parts), parts.Block(), 0, context.stream, parts, RowsPerBlock(parts), p));
     return SY_OK;
   }
   const sy_batch_norm_attributes attributes;

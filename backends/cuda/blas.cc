@@ -76,10 +76,8 @@ bool GemmProblem::HasBias() const {
 constexpr int kAuxiliaryBit = 128;
 static_assert((CUBLASLT_EPILOGUE_GELU_AUX & kAuxiliaryBit) && (CUBLASLT_EPILOGUE_GELU_AUX_BIAS & kAuxiliaryBit) &&
               (CUBLASLT_EPILOGUE_DGELU & kAuxiliaryBit));
-static_assert(!((CUBLASLT_EPILOGUE_RELU_BIAS | CUBLASLT_EPILOGUE_GELU_BIAS | CUBLASLT_EPILOGUE_BGRADB) &
-                kAuxiliaryBit));
+static_assert(!((CUBLASLT_EPILOGUE_GELU_BIAS | CUBLASLT_EPILOGUE_BGRADB) & kAuxiliaryBit));
 static_assert(CUBLASLT_EPILOGUE_GELU_AUX_BIAS == (CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_BIAS) &&
-              CUBLASLT_EPILOGUE_RELU_BIAS == (CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_BIAS) &&
               CUBLASLT_EPILOGUE_GELU_BIAS == (CUBLASLT_EPILOGUE_GELU | CUBLASLT_EPILOGUE_BIAS));
 bool GemmProblem::HasAuxiliary() const { return epilogue & kAuxiliaryBit; }
 

@@ -1,7 +1,6 @@
-// Two sums over the rows of a (rows, C) array for every column at once, in a fixed order: what the gradients of gamma
-// and beta are made of, Σ dy·x̂ and Σ dy with x̂ = (x − mean)·rstd, where the statistics belong to rows (layer_norm) or
-// to columns (batch_norm). The rows are cut into parts by the shape alone; each block sums its part of width·N columns,
-// and a second kernel adds the parts in an order that they alone decide.
+// Sums over the rows of a (rows, C) array for every column at once, in a fixed order: what the gradients of gamma and
+// beta are made of, Σ dy·x̂ and Σ dy with x̂ = (x − mean)·rstd. The rows are cut into parts by the shape alone; each
+// block sums its part of width·N columns, and a second kernel adds the parts in an order that they alone decide.
 #pragma once
 
 #include "backends/cuda/team.cuh"
@@ -50,52 +49,6 @@ __device__ __forceinline__ void AddLanes(float (&sum)[N]) {
     for (int k = 0; k < N; ++k) sum[k] += of_lane[lane * stride + threadIdx.x + blockDim.x * k];
   }
   __syncthreads();
-}
-
-// g = dy where y > 0, else 0: what passes back through a ReLU that gave y. Without y, dy as it is.
-template <int N>
-__device__ __forceinline__ void LoadPassed(View dy, View y, int64_t i, float (&g)[N]) {
-  Load<N>(dy, i, g);
-  if (!y) return;
-  float v[N];
-  Load<N>(y, i, v);
-#pragma unroll
-  for (int k = 0; k < N; ++k) g[k] = v[k] > 0 ? g[k] : 0;
-}
-
-template <int N, bool kRowStatistics>
-__device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, View rstd, View dy, View y,
-                                             float* partials) {
-  const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
-  const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
-  float with_x[N] = {}, plain[N] = {}, m[N] = {}, s[N] = {};
-  if (column < p.columns) {
-    if (!kRowStatistics) {
-      Load<N>(mean, column, m);
-      Load<N>(rstd, column, s);
-    }
-#pragma unroll 2
-    for (int64_t row = first + threadIdx.y; row < last; row += blockDim.y) {
-      float v[N], g[N];
-      Load<N>(x, row * p.columns + column, v);
-      LoadPassed<N>(dy, y, row * p.columns + column, g);
-      const float row_mean = kRowStatistics ? LoadOne(mean, row) : 0,
-                  row_rstd = kRowStatistics ? LoadOne(rstd, row) : 0;
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        with_x[k] += g[k] * (v[k] - (kRowStatistics ? row_mean : m[k])) * (kRowStatistics ? row_rstd : s[k]);
-        plain[k] += g[k];
-      }
-    }
-  }
-  AddLanes<N>(with_x);
-  AddLanes<N>(plain);
-  if (column >= p.columns || threadIdx.y != 0) return;
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    partials[blockIdx.y * p.columns + column + k] = with_x[k];
-    partials[(p.parts + blockIdx.y) * p.columns + column + k] = plain[k];
-  }
 }
 
 __device__ __forceinline__ void StorePartial(float* to, const float (&v)[kPack]) {

@@ -204,10 +204,10 @@ class Matmul : public Kernel {
     return (t_.bias && !f.bias) || (activates && !f.activation) || (t_.residual && !f.residual);
   }
 
-  // The library's GELU is the tanh approximation. Its auxiliary matrix has rows of a multiple of 8 elements.
+  // The library's GELU is the tanh approximation. Its auxiliary matrix has rows of a multiple of 8 elements. Its ReLU
+  // makes 0 of what is not a number (cuBLASLt 13.1 on an H200).
   bool LibraryActivates() const {
     const bool keeps = t_.save_preactivation || t_.activation_gradient;
-    if (t_.activation == SY_ACTIVATION_RELU) return !keeps;
     if (t_.activation != SY_ACTIVATION_GELU_TANH || (keeps && shape_.n % 8 != 0)) return false;
     return !(t_.activation_gradient && t_.bias);
   }
@@ -249,10 +249,9 @@ class Matmul : public Kernel {
     p.beta = fusion_.residual || accumulate[0] ? 1.0f : 0.0f;
     uint32_t epilogue = fusion_.bias ? CUBLASLT_EPILOGUE_BIAS : 0;
     if (fusion_.activation) {
-      epilogue |= t_.activation_gradient                ? CUBLASLT_EPILOGUE_DGELU
-                  : t_.activation == SY_ACTIVATION_RELU ? CUBLASLT_EPILOGUE_RELU
-                  : t_.save_preactivation               ? CUBLASLT_EPILOGUE_GELU_AUX
-                                                        : CUBLASLT_EPILOGUE_GELU;
+      epilogue |= t_.activation_gradient  ? CUBLASLT_EPILOGUE_DGELU
+                  : t_.save_preactivation ? CUBLASLT_EPILOGUE_GELU_AUX
+                                          : CUBLASLT_EPILOGUE_GELU;
       p.auxiliary = t_.activation_gradient  ? inputs[preactivation_].dtype
                     : t_.save_preactivation ? outputs[1].dtype
                                             : SY_F32;

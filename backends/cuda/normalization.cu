@@ -346,7 +346,20 @@ __global__ void __launch_bounds__(kWarp* kWarp)
 
 // The two passes of rows that are no eights, or wider.
 __global__ void LayerNormSumsKernel(ColumnParts p, View h, View mean, View rstd, View dy, float* partials) {
-  SumGradients<1, true>(p, h, mean, rstd, dy, View{}, partials);
+  const int64_t column = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
+  float with_x[1] = {}, plain[1] = {};
+#pragma unroll 2
+  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += blockDim.y) {
+    const float g = LoadOne(dy, row * p.columns + column);
+    with_x[0] += g * (LoadOne(h, row * p.columns + column) - LoadOne(mean, row)) * LoadOne(rstd, row);
+    plain[0] += g;
+  }
+  AddLanes<1>(with_x);
+  AddLanes<1>(plain);
+  if (column >= p.columns || threadIdx.y != 0) return;
+  partials[blockIdx.y * p.columns + column] = with_x[0];
+  partials[(p.parts + blockIdx.y) * p.columns + column] = plain[0];
 }
 
 __global__ void LayerNormBackwardKernel(Teams teams, int64_t c, LayerNormGradientOperands p) {

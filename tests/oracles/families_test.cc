@@ -116,6 +116,8 @@ TEST_P(Family, ALossScaleChangesNoBit) {
 TEST_P(Family, ManyRanksEqualOneRankWithTheWholeBatch) {
   TrainConfig config = FamilyConfig(family());
   Use(level(), &config);
+  // deeplab's gradient has a norm of 265, and a backend may keep those of weights in halves on their way.
+  if (level().fp16() && HasBatchNorms()) config.loss_scale = "128";
   const Trained found = TrainOn(config, SharedWorld(), 1);
   ExpectEqualOnAllRanks(found.parameters);
   if (SharedWorld().rank() != 0) return;  // the others wait in the next test

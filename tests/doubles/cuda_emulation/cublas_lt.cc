@@ -135,7 +135,7 @@ struct Product {
       if (Has(CUBLASLT_EPILOGUE_GELU_AUX)) auxiliary.Set(auxiliary.At(batch_index, i, j), t);
       t = Gelu(t);
     } else if (Has(CUBLASLT_EPILOGUE_RELU)) {
-      t = std::max(t, 0.0f);
+      t = t > 0 ? t : 0;  // NaN too, as cuBLASLt 13.1 has it
     }
     d.Set(d.At(batch_index, i, j), t);
   }
