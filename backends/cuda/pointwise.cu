@@ -1,14 +1,16 @@
 // pointwise: an interpreter. Prepare merges the axes that all operands run through alike, and turns the program into
 // steps (loads before their first use, the instructions, the stores at the end) whose results stay in a register for
 // the next step and go to a slot of shared memory only where a later step wants them. A thread runs all steps on eight
-// neighbouring elements, and on one at the end. Every element is loaded before anything is stored, so that an output
-// may take the place of an input of its shape.
+// neighbouring elements, and on one at the end. What it wants of the first inputs is under way before the first step
+// waits for any of it. Every element is loaded before anything is stored, so that an output may take the place of an
+// input of its shape.
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "backends/cuda/activation.cuh"
 #include "backends/cuda/layout.h"
+#include "backends/cuda/packed.cuh"
 #include "backends/cuda/views.h"
 
 namespace switchyard {
@@ -19,6 +21,8 @@ constexpr int kMaxSteps = kMaxInputs + SY_PW_MAX_INSTRUCTIONS + SY_PW_MAX_OUTPUT
 constexpr uint8_t kNoSlot = 255;  // as an operand: the result of the step before; as a destination: nowhere else
 enum : uint8_t { kLoad = 64, kStore = 65, kAddToStored = 66 };  // beside SY_PW_*
 constexpr size_t kSharedLimit = 48 << 10;
+constexpr int kAhead = 2;  // inputs that are loaded before the first step
+constexpr int kMostThreads = 128;
 
 struct Step {
   uint8_t op, a, b, c;  // operands: slots; kLoad: a is the input; stores: b is the output
@@ -37,6 +41,7 @@ struct Operands {
   View inputs[kMaxInputs];      // any dtype but f64 and i64
   int64_t strides[kMaxInputs][SY_MAX_RANK];
   uint32_t dense;  // bit i: input i lies as the outputs do
+  uint32_t ahead;  // bit i, i < kAhead: input i is dense and a float, and is loaded before the first step
   bool in_eights;  // of the other inputs, rows of eights start where eights may be loaded
   View outputs[SY_PW_MAX_OUTPUTS];
 };
@@ -258,17 +263,29 @@ __device__ __forceinline__ void Evaluate(const Step& step, const float (&a)[N], 
 
 // Elements [first, last), whole groups of N.
 template <int N>
-__global__ void PointwiseKernel(const __grid_constant__ Program program, const __grid_constant__ Operands p,
-                                int64_t first, int64_t last) {
+__global__ void __launch_bounds__(kMostThreads, N == 1 ? 16 : 8)
+    PointwiseKernel(const __grid_constant__ Program program, const __grid_constant__ Operands p, int64_t first,
+                    int64_t last) {
   SWITCHYARD_DYNAMIC_SHARED(float, file);
   const int64_t at = first + (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   if (at >= last) return;
   const Slots<N> slots{file};
+  decltype(LoadRaw<N>(View(), 0)) ahead[kAhead] = {};
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (p.ahead >> i & 1) ahead[i] = LoadRaw<N>(p.inputs[i], at);
+  }
   float value[N] = {};
   for (int s = 0; s < program.step_count; ++s) {
     const Step& step = program.steps[s];
     if (step.op == kLoad) {
-      LoadInput<N>(p, step.a, at, value);
+      if (p.ahead >> step.a & 1) {
+        auto raw = ahead[1];  // no index, which registers do not have
+        if (step.a == 0) raw = ahead[0];
+        Unpack(raw, p.inputs[step.a].dtype, value);
+      } else {
+        LoadInput<N>(p, step.a, at, value);
+      }
     } else {
       float a[N], b[N], c[N];
       slots.Read(step.a, value, a);
@@ -406,7 +423,7 @@ class Pointwise : public Kernel {
   }
 
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    Operands p;
+    Operands p{};
     p.rank = static_cast<int32_t>(extents_.size());
     for (size_t d = 0; d < extents_.size(); ++d) p.extent[d] = p.rank > 1 ? Divider(extents_[d]) : Divider();
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -414,6 +431,8 @@ class Pointwise : public Kernel {
       std::copy(strides_[i].begin(), strides_[i].end(), p.strides[i]);
     }
     p.dense = dense_;
+    for (size_t i = 0; i < std::min<size_t>(kAhead, inputs.size()); ++i)
+      p.ahead |= IsFloat(inputs[i].dtype) ? dense_ & uint32_t{1} << i : 0;
     p.in_eights = in_eights_;
     for (size_t o = 0; o < outputs.size(); ++o) p.outputs[o] = Out(b, o);
     const int64_t packed = total_ / kPack * kPack;
@@ -470,7 +489,7 @@ class Pointwise : public Kernel {
   std::vector<std::vector<int64_t>> strides_;  // of each input, elements; 0: broadcast
   uint32_t dense_ = 0;
   bool in_eights_ = false;
-  size_t threads_ = 128;
+  size_t threads_ = kMostThreads;
 };
 
 KernelPointer PreparePointwise(const Request& r) {
