@@ -2,6 +2,7 @@
 // of up to eight inputs; the gradient is gathered: an input looks at all outputs that may have read it.
 #include <cmath>
 
+#include "backends/cuda/packed.cuh"
 #include "backends/cuda/windows.cuh"
 
 namespace switchyard {
@@ -37,59 +38,85 @@ __device__ __forceinline__ Sources SourcesOf(const ResizeShape& s, int32_t in, i
 }
 
 template <int N>
-__global__ void ResizeKernel(ResizeShape s, int64_t elements, View x, View y) {
+__global__ void __launch_bounds__(kThreads, 3) ResizeKernel(ResizeShape s, int64_t elements, View x, View y) {
   const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
   if (at >= elements) return;
   const Place place = PlaceOf(at, s.out, s.channels);
   const Sources d = SourcesOf(s, s.in.d, s.out.d, place.at.d), h = SourcesOf(s, s.in.h, s.out.h, place.at.h),
                 w = SourcesOf(s, s.in.w, s.out.w, place.at.w);
   float sum[N] = {};
-  for (int corner = 0; corner < 8; ++corner) {
-    const bool i = corner & 4, j = corner & 2, l = corner & 1;
-    const float weight =
-        (i ? d.high_weight : d.low_weight) * (j ? h.high_weight : h.low_weight) * (l ? w.high_weight : w.low_weight);
-    if (weight == 0) continue;
-    float v[N];
-    Load<N>(x,
-            IndexOf(place.image, i ? d.high : d.low, j ? h.high : h.low, l ? w.high : w.low, place.channel, s.in,
-                    s.channels),
-            v);
+  for (int i = 0; i < 2; ++i) {
+    const float weight_d = i ? d.high_weight : d.low_weight;
+    if (weight_d == 0) continue;
+    decltype(LoadRaw<N>(x, 0)) raw[4] = {};
+    float weight[4];
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum[k] += weight * v[k];
+    for (int corner = 0; corner < 4; ++corner) {
+      const bool j = corner & 2, l = corner & 1;
+      weight[corner] = weight_d * (j ? h.high_weight : h.low_weight) * (l ? w.high_weight : w.low_weight);
+      if (weight[corner] == 0) continue;
+      raw[corner] = LoadRaw<N>(x, IndexOf(place.image, i ? d.high : d.low, j ? h.high : h.low, l ? w.high : w.low,
+                                          place.channel, s.in, s.channels));
+    }
+#pragma unroll
+    for (int corner = 0; corner < 4; ++corner) {
+      float v[N];
+      Unpack(raw[corner], x.dtype, v);
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] += weight[corner] * v[k];
+    }
   }
   Store<N>(y, at, sum);
 }
 
-// Outputs along an axis that may read input i, with room for rounding; SourcesOf says which do.
+// Outputs along an axis that read input i: those from where its right neighbour is reached to where it is left behind.
 struct Extent {
   int32_t first, last;
 };
-__device__ __forceinline__ Extent Readers(int32_t i, int32_t in, int32_t out) {
-  const float scale = static_cast<float>(out) / static_cast<float>(in);
+__device__ __forceinline__ Extent Readers(const ResizeShape& s, int32_t i, int32_t in, int32_t out) {
   if (in == 1) return {0, out};
-  return {Largest(static_cast<int32_t>(static_cast<float>(i - 2) * scale) - 2, 0),
-          Least(static_cast<int32_t>(static_cast<float>(i + 3) * scale) + 3, out)};
+  const float scale = static_cast<float>(out) / static_cast<float>(in);
+  Extent e = {Largest(static_cast<int32_t>(static_cast<float>(i - 2) * scale) - 2, 0),
+              Least(static_cast<int32_t>(static_cast<float>(i + 3) * scale) + 3, out)};  // with room for rounding
+  while (e.first < e.last && SourcesOf(s, in, out, e.first).high < i) ++e.first;
+  while (e.first < e.last && SourcesOf(s, in, out, e.last - 1).low > i) --e.last;
+  return e;
 }
 
+// Readers along the last axis whose gradients are loaded together: all that there are where the extent doubles.
+constexpr int kReadersAtOnce = 4;
+
 template <int N>
-__global__ void ResizeBackwardKernel(ResizeShape s, int64_t elements, View dy, View dx) {
+__global__ void __launch_bounds__(kThreads, 2) ResizeBackwardKernel(ResizeShape s, int64_t elements, View dy, View dx) {
   const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
   if (at >= elements) return;
   const Place place = PlaceOf(at, s.in, s.channels);
-  const Extent d = Readers(place.at.d, s.in.d, s.out.d), h = Readers(place.at.h, s.in.h, s.out.h),
-              w = Readers(place.at.w, s.in.w, s.out.w);
+  const Extent d = Readers(s, place.at.d, s.in.d, s.out.d), h = Readers(s, place.at.h, s.in.h, s.out.h),
+               w = Readers(s, place.at.w, s.in.w, s.out.w);
   float sum[N] = {};
-  for (int32_t i = d.first; i < d.last; ++i) {
-    const float weight_d = SourcesOf(s, s.in.d, s.out.d, i).WeightOf(place.at.d);
-    for (int32_t j = h.first; j < h.last && weight_d != 0; ++j) {
-      const float weight_h = weight_d * SourcesOf(s, s.in.h, s.out.h, j).WeightOf(place.at.h);
-      for (int32_t l = w.first; l < w.last && weight_h != 0; ++l) {
-        const float weight = weight_h * SourcesOf(s, s.in.w, s.out.w, l).WeightOf(place.at.w);
-        if (weight == 0) continue;
-        float g[N];
-        Load<N>(dy, IndexOf(place.image, i, j, l, place.channel, s.out, s.channels), g);
+  for (int32_t first = w.first; first < w.last; first += kReadersAtOnce) {
+    float weight_w[kReadersAtOnce];
 #pragma unroll
-        for (int k = 0; k < N; ++k) sum[k] += weight * g[k];
+    for (int l = 0; l < kReadersAtOnce; ++l)
+      weight_w[l] = first + l < w.last ? SourcesOf(s, s.in.w, s.out.w, first + l).WeightOf(place.at.w) : 0;
+    for (int32_t i = d.first; i < d.last; ++i) {
+      const float weight_d = SourcesOf(s, s.in.d, s.out.d, i).WeightOf(place.at.d);
+      for (int32_t j = h.first; j < h.last && weight_d != 0; ++j) {
+        const float weight_h = weight_d * SourcesOf(s, s.in.h, s.out.h, j).WeightOf(place.at.h);
+        if (weight_h == 0) continue;
+        const int64_t row = IndexOf(place.image, i, j, first, place.channel, s.out, s.channels);
+        decltype(LoadRaw<N>(dy, 0)) raw[kReadersAtOnce] = {};
+#pragma unroll
+        for (int l = 0; l < kReadersAtOnce; ++l) {
+          if (weight_w[l] != 0) raw[l] = LoadRaw<N>(dy, row + l * s.channels);
+        }
+#pragma unroll
+        for (int l = 0; l < kReadersAtOnce; ++l) {
+          float g[N];
+          Unpack(raw[l], dy.dtype, g);
+#pragma unroll
+          for (int k = 0; k < N; ++k) sum[k] += weight_h * weight_w[l] * g[k];
+        }
       }
     }
   }
