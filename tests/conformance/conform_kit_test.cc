@@ -178,6 +178,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(PlantedFault{"forgets_the_order", "async/stream_order", "did not run in order"},
                       PlantedFault{"waits_for_no_event", "async/events", "stream_wait did not wait"},
                       PlantedFault{"refuses_events_without_a_record", "async/events", "stream_wait of round 0"},
+                      PlantedFault{"keeps_the_first_record", "async/events_recorded_anew",
+                                   "stream_wait did not wait for the latest record"},
                       PlantedFault{"gives_no_stream", "async/stream_order", "stream_create succeeded without a stream"},
                       PlantedFault{"gives_no_event", "async/events", "event_create succeeded without an event"},
                       PlantedFault{"gives_no_event", "struct/error_untouched", "succeeded without an event"},

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -430,10 +431,11 @@ sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize
   return status;
 }
 
-std::set<sy_event*> recorded_events;
+std::map<sy_event*, sy_stream*> recorded_events;  // where they were recorded last
 
 sy_status EventRecord(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
-  recorded_events.insert(event);
+  const sy_stream* const before = std::exchange(recorded_events[event], stream);
+  if (Fault("keeps_the_first_record") && before != nullptr && before != stream) return SY_OK;
   return base_device->event_record(device, event, stream, error);
 }
 
@@ -598,7 +600,8 @@ extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin*
   device_interface.copy = Copy;
   device_interface.synchronize = Synchronize;
   if (base_device->stream_wait != nullptr) device_interface.stream_wait = StreamWait;
-  if (Fault("refuses_events_without_a_record")) device_interface.event_record = EventRecord;
+  if (Fault("refuses_events_without_a_record") || Fault("keeps_the_first_record"))
+    device_interface.event_record = EventRecord;
   if (Fault("gives_no_stream"))
     device_interface.stream_create = [](sy_device*, const sy_stream_options*, sy_stream** stream, sy_error*) {
       *stream = nullptr;

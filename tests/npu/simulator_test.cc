@@ -189,6 +189,35 @@ TEST_F(Simulator, ACopyFromMemoryThatIsNotPinnedHasRunWhenItsCallReturns) {
   aclrtDestroyStream(slow);
 }
 
+TEST_F(Simulator, AnEventRecordedAnewHoldsUpWhoWaitedForTheRecordBefore) {
+  aclrtStream idle = nullptr, waiting = nullptr;
+  for (aclrtStream* stream : {&idle, &waiting})
+    ASSERT_EQ(aclrtCreateStreamWithConfig(stream, 0, ACL_STREAM_FAST_LAUNCH), ACL_SUCCESS);
+  aclrtEvent event = nullptr;
+  ASSERT_EQ(aclrtCreateEventExWithFlag(&event, ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS), ACL_SUCCESS);
+  auto* gate = static_cast<char*>(Allocate(16));
+  char* const written = gate + 8;
+  uint64_t host = 0;
+  ASSERT_EQ(aclrtMemcpy(gate, 8, &host, 8, ACL_MEMCPY_HOST_TO_DEVICE), ACL_SUCCESS);
+  ASSERT_EQ(aclrtMemcpy(written, 8, &host, 8, ACL_MEMCPY_HOST_TO_DEVICE), ACL_SUCCESS);
+  ASSERT_EQ(aclrtValueWait(gate, 1, ACL_STREAM_WAIT_VALUE_GEQ, stream_), ACL_SUCCESS);
+  ASSERT_EQ(aclrtRecordEvent(event, stream_), ACL_SUCCESS);
+  ASSERT_EQ(aclrtStreamWaitEvent(waiting, event), ACL_SUCCESS);
+  ASSERT_EQ(aclrtMemsetAsync(written, 8, 9, 8, waiting), ACL_SUCCESS);
+  ASSERT_EQ(aclrtRecordEvent(event, idle), ACL_SUCCESS);
+  ASSERT_EQ(aclrtSynchronizeEvent(event), ACL_SUCCESS) << "the host waits for the latest record alone";
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_EQ(aclrtMemcpy(&host, 8, written, 8, ACL_MEMCPY_DEVICE_TO_HOST), ACL_SUCCESS);
+  EXPECT_EQ(host, 0u) << "the stream goes on too early";
+  const uint64_t open = 1;
+  ASSERT_EQ(aclrtMemcpy(gate, 8, &open, 8, ACL_MEMCPY_HOST_TO_DEVICE), ACL_SUCCESS);
+  ASSERT_EQ(aclrtSynchronizeStream(waiting), ACL_SUCCESS);
+  ASSERT_EQ(aclrtMemcpy(&host, 8, written, 8, ACL_MEMCPY_DEVICE_TO_HOST), ACL_SUCCESS);
+  EXPECT_EQ(host, 0x0909090909090909u);
+  aclrtDestroyEvent(event);
+  for (const aclrtStream stream : {idle, waiting}) aclrtDestroyStream(stream);
+}
+
 TEST_F(Simulator, AnEventServesWhomItWasMadeFor) {
   aclrtEvent for_streams = nullptr, for_host = nullptr;
   aclrtEventRecordedStatus status;

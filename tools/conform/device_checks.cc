@@ -281,6 +281,69 @@ Status CheckEvents(Device& device, uint64_t seed) {
   return OkStatus();
 }
 
+// An event recorded on a busy stream and on an idle one, in either order: each record is a point of its own stream. Who
+// was made to wait before the second record waits for the first, who was made to after it, and who asks, for the
+// second. Copies are within the device: those of host memory may wait for the stream.
+Status CheckEventsRecordedAnew(Device& device, uint64_t seed) {
+  constexpr uint64_t kBytes = 65537, kLoad = 4 << 20;
+  constexpr int kRounds = 4, kCopiesOfLoad = 32;
+  struct Side {
+    Stream writer, reader;
+    Buffer source, shared, destination;
+  } busy, idle;
+  for (Side* side : {&busy, &idle}) {
+    SY_ASSIGN_OR_RETURN(side->writer, device.NewStream());
+    SY_ASSIGN_OR_RETURN(side->reader, device.NewStream());
+    for (Buffer* buffer : {&side->source, &side->shared, &side->destination}) {
+      SY_ASSIGN_OR_RETURN(*buffer, device.Allocate(kBytes));
+    }
+  }
+  SY_ASSIGN_OR_RETURN(const Buffer load, device.Allocate(kLoad));
+  SY_ASSIGN_OR_RETURN(const Buffer unload, device.Allocate(kLoad));
+  SY_ASSIGN_OR_RETURN(Event event, device.NewEvent());
+  for (int round = 0; round < kRounds; ++round) {
+    const bool busy_first = round % 2 == 0, polls = round >= kRounds / 2;
+    const Side& first = busy_first ? busy : idle;
+    const Side& second = busy_first ? idle : busy;
+    const Bytes sent = RandomBytes(kBytes, Key(seed, round));
+    for (const Side* side : {&first, &second})
+      SY_RETURN_IF_ERROR(device.Upload(side->source.at(0), sent.data(), kBytes));
+    for (int i = 0; i < kCopiesOfLoad; ++i)
+      SY_RETURN_IF_ERROR(device.Copy(busy.writer, unload.at(0), load.at(0), kLoad));
+    for (const Side* side : {&first, &second}) {
+      SY_RETURN_IF_ERROR(device.Copy(side->writer, side->shared.at(0), side->source.at(0), kBytes));
+      SY_RETURN_IF_ERROR(event.Record(side->writer));
+      SY_RETURN_IF_ERROR(event.Before(side->reader));
+      SY_RETURN_IF_ERROR(device.Copy(side->reader, side->destination.at(0), side->shared.at(0), kBytes));
+    }
+    if (polls) {
+      for (bool done = false; !done;) {
+        SY_ASSIGN_OR_RETURN(done, event.Done());
+      }
+    } else {
+      SY_RETURN_IF_ERROR(event.Wait());
+    }
+    Bytes asked(kBytes), before(kBytes), after(kBytes);
+    SY_RETURN_IF_ERROR(device.Download(asked.data(), second.shared.at(0), kBytes));
+    for (const Side* side : {&busy, &idle}) {
+      SY_RETURN_IF_ERROR(device.Synchronize(side->writer));
+      SY_RETURN_IF_ERROR(device.Synchronize(side->reader));
+    }
+    SY_RETURN_IF_ERROR(device.Download(before.data(), first.destination.at(0), kBytes));
+    SY_RETURN_IF_ERROR(device.Download(after.data(), second.destination.at(0), kBytes));
+    const auto when = fmt::format("round {}, recorded on a busy stream {}", round, busy_first ? "first" : "last");
+    if (before != sent)
+      return Internal("{}: stream_wait did not wait for the record that was the latest when it was called", when);
+    if (after != sent) return Internal("{}: stream_wait did not wait for the latest record", when);
+    if (asked != sent) {
+      return Internal("{}: {} does not speak of the latest record", when, polls ? "event_query" : "event_synchronize");
+    }
+    SY_ASSIGN_OR_RETURN(const bool done, event.Done());
+    if (!done) return Internal("{}: event_query says in progress after both streams have finished", when);
+  }
+  return OkStatus();
+}
+
 // So many copies that they take a while, and the calls for them a small part of it.
 Status CheckNonBlocking(Device& device) {
   constexpr uint64_t kBytes = 4 << 20;
@@ -371,6 +434,7 @@ void CheckAsync(Recorder& recorder, Device& device, uint64_t seed) {
   };
   async("stream_order", [&] { return CheckStreamOrder(device, seed); });
   async("events", [&] { return CheckEvents(device, seed); });
+  async("events_recorded_anew", [&] { return CheckEventsRecordedAnew(device, seed); });
   async("non_blocking", [&] { return CheckNonBlocking(device); });
   async("copy_without_stream", [&] { return CheckCopyWithoutStream(device, seed); });
   async("calls_during_a_wait", [&] { return CheckCallsDuringAWait(device); });

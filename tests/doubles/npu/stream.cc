@@ -15,42 +15,53 @@ namespace {
 std::atomic<int64_t> tasks{0};
 std::array<std::atomic<bool>, 8> lost{};  // by device
 
-// The n-th record of an event, shared with the streams that will complete it or wait for it.
-class Event {
+// One record of an event, shared with the stream that will reach it and those that wait for it: a point of a stream,
+// with the failure that the stream had by then.
+class Point {
  public:
-  explicit Event(uint32_t flags) : flags(flags) {}
-  uint64_t Record() {
+  void Reach(const Outcome& outcome) {
     const std::lock_guard lock(mutex_);
-    return ++recorded_;
-  }
-  void Complete(uint64_t record, const Outcome& outcome) {
-    const std::lock_guard lock(mutex_);
-    completed_ = std::max(completed_, record);
+    reached_ = true;
     outcome_ = outcome;
     changed_.notify_all();
   }
-  uint64_t Latest() const {
-    const std::lock_guard lock(mutex_);
-    return recorded_;
-  }
-  Outcome Wait(uint64_t record) {
+  Outcome Wait() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return completed_ >= record; });
+    changed_.wait(lock, [this] { return reached_; });
     return outcome_;
   }
-  const uint32_t flags;
-
   bool Query(Outcome* outcome) const {
     const std::lock_guard lock(mutex_);
     *outcome = outcome_;
-    return completed_ >= recorded_;
+    return reached_;
   }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t recorded_ = 0, completed_ = 0;
+  bool reached_ = false;
   Outcome outcome_;
+};
+
+// Every record captures anew; who waits already is not affected by it, as the documentation of aclrtRecordEvent says of
+// events made by aclrtCreateEventExWithFlag.
+class Event {
+ public:
+  explicit Event(uint32_t flags) : flags(flags) { latest_->Reach({}); }
+  std::shared_ptr<Point> Record() {
+    auto point = std::make_shared<Point>();
+    const std::lock_guard lock(mutex_);
+    return latest_ = std::move(point);
+  }
+  std::shared_ptr<Point> Latest() const {
+    const std::lock_guard lock(mutex_);
+    return latest_;
+  }
+  const uint32_t flags;
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<Point> latest_ = std::make_shared<Point>();
 };
 
 class Stream {
@@ -172,8 +183,7 @@ Stream* Own(aclrtStream handle, aclError* code) {
   return nullptr;
 }
 
-using EventHandle = std::shared_ptr<Event>;
-EventHandle& Of(aclrtEvent event) { return *static_cast<EventHandle*>(event); }
+Event& Of(aclrtEvent event) { return *static_cast<Event*>(event); }
 
 }  // namespace
 
@@ -248,7 +258,7 @@ NPU_EXPORT aclError aclrtSynchronizeDevice() {
 NPU_EXPORT aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t flag) {
   if (flag == 0 || (flag & ~(ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS)) != 0)
     return Fail(ACL_ERROR_RT_PARAM_INVALID, "an event is for streams, for the host or for both");
-  *event = new EventHandle(std::make_shared<Event>(flag));
+  *event = new Event(flag);
   return ACL_SUCCESS;
 }
 
@@ -261,10 +271,10 @@ NPU_EXPORT aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handl
   aclError code = ACL_SUCCESS;
   Stream* stream = Own(stream_handle, &code);
   if (stream == nullptr) return code;
-  const EventHandle event = Of(handle);
+  Event& event = Of(handle);
   stream->Push(
-      [event, stream, record = event->Record()] {
-        event->Complete(record, stream->failure());
+      [point = event.Record(), stream] {
+        point->Reach(stream->failure());
         return Outcome{};
       },
       false, true);
@@ -275,26 +285,26 @@ NPU_EXPORT aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent h
   aclError code = ACL_SUCCESS;
   Stream* stream = Own(stream_handle, &code);
   if (stream == nullptr) return code;
-  const EventHandle event = Of(handle);
-  if ((event->flags & ACL_EVENT_SYNC) == 0) return Fail(ACL_ERROR_RT_PARAM_INVALID, "the event is not for streams");
-  stream->Push([event, record = event->Latest()] { return event->Wait(record); }, false, false);
+  Event& event = Of(handle);
+  if ((event.flags & ACL_EVENT_SYNC) == 0) return Fail(ACL_ERROR_RT_PARAM_INVALID, "the event is not for streams");
+  stream->Push([point = event.Latest()] { return point->Wait(); }, false, false);
   return ACL_SUCCESS;
 }
 
 NPU_EXPORT aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedStatus* status) {
-  if ((Of(handle)->flags & ACL_EVENT_CAPTURE_STREAM_PROGRESS) == 0)
+  if ((Of(handle).flags & ACL_EVENT_CAPTURE_STREAM_PROGRESS) == 0)
     return Fail(ACL_ERROR_RT_PARAM_INVALID, "the event is not for the host");
   Outcome outcome;
-  const bool complete = Of(handle)->Query(&outcome);
+  const bool complete = Of(handle).Latest()->Query(&outcome);
   *status = complete ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
   return complete ? Told(outcome) : ACL_SUCCESS;
 }
 
 NPU_EXPORT aclError aclrtSynchronizeEvent(aclrtEvent handle) {
-  const EventHandle event = Of(handle);
-  if ((event->flags & ACL_EVENT_CAPTURE_STREAM_PROGRESS) == 0)
+  Event& event = Of(handle);
+  if ((event.flags & ACL_EVENT_CAPTURE_STREAM_PROGRESS) == 0)
     return Fail(ACL_ERROR_RT_PARAM_INVALID, "the event is not for the host");
-  return Told(event->Wait(event->Latest()));
+  return Told(event.Latest()->Wait());
 }
 
 NPU_EXPORT aclError aclrtLaunchCallback(aclrtCallback fn, void* userData, aclrtCallbackBlockType, aclrtStream stream) {
