@@ -88,20 +88,21 @@ Value TransposedConvolution(Context& context, const std::string& name, const Val
 namespace {
 
 // The new running statistics of each channel where they are finite: an overflow in one batch, whose update is left out,
-// must not stay in them for good.
+// must not stay in them for good. The ones before come first among the operands: a kernel that may write over its
+// operands takes their places in turn, and then nothing is copied into the states.
 std::pair<Value, Value> FiniteOrBefore(const ops::BatchNormed& normed, const Value& mean, const Value& var,
                                        Where where) {
   sy_pointwise_attributes program{};
   program.instruction_count = 4;
   program.output_count = 2;
-  program.instructions[0] = {SY_PW_IS_FINITE, 0, 0, 0, 0};
-  program.instructions[1] = {SY_PW_IS_FINITE, 1, 0, 0, 0};
-  program.instructions[2] = {SY_PW_SELECT, 4, 0, 2, 0};
-  program.instructions[3] = {SY_PW_SELECT, 5, 1, 3, 0};
+  program.instructions[0] = {SY_PW_IS_FINITE, 2, 0, 0, 0};
+  program.instructions[1] = {SY_PW_IS_FINITE, 3, 0, 0, 0};
+  program.instructions[2] = {SY_PW_SELECT, 4, 2, 0, 0};
+  program.instructions[3] = {SY_PW_SELECT, 5, 3, 1, 0};
   program.outputs[0] = 6;
   program.outputs[1] = 7;
   const auto next =
-      ops::Pointwise({normed.running_mean, normed.running_var, mean, var}, program, {DType::kF32, DType::kF32}, where);
+      ops::Pointwise({mean, var, normed.running_mean, normed.running_var}, program, {DType::kF32, DType::kF32}, where);
   return {next[0], next[1]};
 }
 
