@@ -127,6 +127,12 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "sync_bn", .of = "timm", .setting = "sync_batchnorm"},
       // apex's function
       {.name = "convert_syncbn_model", .of = "apex", .setting = "sync_batchnorm"},
+      // timm's own decay, unless model_ema_decay says another.
+      {.name = "model_ema",
+       .of = "timm",
+       .setting = "ema_decay",
+       .values = {{"true", "0.9998"}, {"false", "0"}},
+       .off = "0.9998"},
       {.name = "model_ema_decay", .of = "timm", .setting = "ema_decay"},
       // Colossal-AI's plugins
       {.name = "max_norm", .of = "Colossal-AI", .setting = "clip"},
