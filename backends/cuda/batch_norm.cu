@@ -176,35 +176,37 @@ __global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
   }
 }
 
-// What the gradient reads of a few rows. g is dy where y > 0, else 0: what passes back through a ReLU that gave y;
-// without y, dy as it is.
-template <int N>
-struct GradientRows {
-  decltype(LoadRaw<N>(View(), 0)) x[kGradientRowsAtOnce], dy[kGradientRowsAtOnce], y[kGradientRowsAtOnce] = {};
-  int64_t at[kGradientRowsAtOnce];
-
-  // Rows row, row + step, …; beyond `last` the first of them, so that all loads are under way at once.
-  __device__ __forceinline__ GradientRows(View from, View gradient, View result, int64_t row, int64_t step,
-                                          int64_t last, int64_t columns, int64_t column) {
+// Calls each(element, v, g) for N columns of the thread's rows first, first + step, … before last: v is x there, g is
+// dy where y > 0, else 0 (what passes back through a ReLU that gave y); without y, dy as it is. A few rows' loads are
+// under way together; for those beyond the end the first is read again.
+template <int N, typename Each>
+__device__ __forceinline__ void ForGradientRows(const View& x, const View& dy, const View& y, int64_t first,
+                                                int64_t step, int64_t last, int64_t columns, int64_t column,
+                                                const Each& each) {
+  constexpr int kRows = kGradientRowsAtOnce;
+  for (int64_t row = first; row < last; row += kRows * step) {
+    decltype(LoadRaw<N>(x, 0)) raw_x[kRows], raw_dy[kRows], raw_y[kRows] = {};
+    int64_t at[kRows];
 #pragma unroll
-    for (int r = 0; r < kGradientRowsAtOnce; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       at[r] = (row + r * step < last ? row + r * step : row) * columns + column;
-      x[r] = LoadRaw<N>(from, at[r]);
-      dy[r] = LoadRaw<N>(gradient, at[r]);
-      if (result) y[r] = LoadRaw<N>(result, at[r]);
+      raw_x[r] = LoadRaw<N>(x, at[r]);
+      raw_dy[r] = LoadRaw<N>(dy, at[r]);
+      if (y) raw_y[r] = LoadRaw<N>(y, at[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (row + r * step >= last) break;
+      float v[N], g[N], passed[N];
+      Unpack(raw_x[r], x.dtype, v);
+      Unpack(raw_dy[r], dy.dtype, g);
+      Unpack(raw_y[r], y.dtype, passed);
+#pragma unroll
+      for (int k = 0; k < N; ++k) g[k] = !y || passed[k] > 0 ? g[k] : 0;
+      each(at[r], v, g);
     }
   }
-  __device__ __forceinline__ void Take(int r, View from, View gradient, View result, float (&v)[N],
-                                       float (&g)[N]) const {
-    Unpack(x[r], from.dtype, v);
-    Unpack(dy[r], gradient.dtype, g);
-    if (!result) return;
-    float passed[N];
-    Unpack(y[r], result.dtype, passed);
-#pragma unroll
-    for (int k = 0; k < N; ++k) g[k] = passed[k] > 0 ? g[k] : 0;
-  }
-};
+}
 
 // Of each part and column Σ g·(x − mean)·rstd, and behind all parts' Σ g.
 template <int N, int kDtype>
@@ -217,20 +219,14 @@ __global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
   if (column < p.columns) {
     float m[N], s[N];
     Load<N>(mean, column, m);
-    for (int64_t row = first + threadIdx.y; row < last; row += kGradientRowsAtOnce * blockDim.y) {
-      const GradientRows<N> rows(x, dy, y, row, blockDim.y, last, p.columns, column);
+    ForGradientRows<N>(x, dy, y, first + threadIdx.y, blockDim.y, last, p.columns, column,
+                       [&](int64_t, const float(&v)[N], const float(&g)[N]) {
 #pragma unroll
-      for (int r = 0; r < kGradientRowsAtOnce; ++r) {
-        if (row + r * blockDim.y >= last) break;
-        float v[N], g[N];
-        rows.Take(r, x, dy, y, v, g);
-#pragma unroll
-        for (int k = 0; k < N; ++k) {
-          with_x[k] += g[k] * (v[k] - m[k]);
-          plain[k] += g[k];
-        }
-      }
-    }
+                         for (int k = 0; k < N; ++k) {
+                           with_x[k] += g[k] * (v[k] - m[k]);
+                           plain[k] += g[k];
+                         }
+                       });
     Load<N>(rstd, column, s);
 #pragma unroll
     for (int k = 0; k < N; ++k) with_x[k] *= s[k];
@@ -284,19 +280,14 @@ __global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
     plain[k] *= share;
   }
   const int64_t first = blockIdx.y * rows_per_block, last = Least(shape.rows, first + rows_per_block);
-  for (int64_t row = first + threadIdx.y; row < last; row += kGradientRowsAtOnce * blockDim.y) {
-    const GradientRows<N> rows(x, dy, y, row, blockDim.y, last, shape.columns, column);
+  ForGradientRows<N>(x, dy, y, first + threadIdx.y, blockDim.y, last, shape.columns, column,
+                     [&](int64_t at, const float(&v)[N], const float(&g)[N]) {
+                       float result[N];
 #pragma unroll
-    for (int r = 0; r < kGradientRowsAtOnce; ++r) {
-      if (row + r * blockDim.y >= last) break;
-      float v[N], g[N];
-      rows.Take(r, x, dy, y, v, g);
-#pragma unroll
-      for (int k = 0; k < N; ++k) v[k] = scale[k] * (g[k] - plain[k] - (v[k] - m[k]) * with_x[k]);
-      Store<N>(dx, rows.at[r], v);
-      if (dresidual) Store<N>(dresidual, rows.at[r], g);
-    }
-  }
+                       for (int k = 0; k < N; ++k) result[k] = scale[k] * (g[k] - plain[k] - (v[k] - m[k]) * with_x[k]);
+                       Store<N>(dx, at, result);
+                       if (dresidual) Store<N>(dresidual, at, g);
+                     });
 }
 
 // The instance of a kernel for maps of that dtype, where all of them have it and rows are eights.
