@@ -151,8 +151,8 @@ nlohmann::ordered_json Profile::ToJson(const DeviceRates& rates) const {
   }
   return {{"updates", updates()},
           {"ms", 1e3 * seconds() / count},
-          {"gflops", rates.flops_per_s / 1e9},
-          {"gb_per_s", rates.bytes_per_s / 1e9},
+          {"peak_gflops", rates.flops_per_s / 1e9},
+          {"peak_gb_per_s", rates.bytes_per_s / 1e9},
           {"families", lines}};
 }
 

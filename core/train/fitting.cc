@@ -204,14 +204,20 @@ class SavingPlans {
  private:
   enum class Answer { kFits, kTooLarge, kRefused };  // refused: there is no such plan
   Answer PlanOf(Way& way) {
-    TrainingPlans plans;
-    const Status planned = plans.CompileRun(way.config, model_, way.mesh, world_.rank(), updates_, *world_.device,
-                                            world_.reference.get(), evaluation_only_, world_.host.get());
-    if (!planned.ok()) return Answer::kRefused;
     const bool here = way.mesh.size() == world_.size();
-    const PlanReport& report = plans.Main().report();
-    const uint64_t windows = here ? world_.device->held_bytes() : report.reaches_peers ? report.peer_memory_bytes : 0;
-    way.bytes = plans.PlannedBytes() + windows;
+    way.bytes = 0;
+    // Stages hold different blocks: each must fit.
+    for (int stage = 0; stage < way.mesh.pipeline; ++stage) {
+      int rank = world_.rank();
+      while (way.mesh.StageOf(rank) != stage) rank = (rank + 1) % way.mesh.size();
+      TrainingPlans plans;
+      const Status planned = plans.CompileRun(way.config, model_, way.mesh, rank, updates_, *world_.device,
+                                              world_.reference.get(), evaluation_only_, world_.host.get());
+      if (!planned.ok()) return Answer::kRefused;
+      const PlanReport& report = plans.Main().report();
+      const uint64_t windows = here ? world_.device->held_bytes() : report.reaches_peers ? report.peer_memory_bytes : 0;
+      way.bytes = std::max(way.bytes, plans.PlannedBytes() + windows);
+    }
     if (way.bytes <= world_.device->memory_limit()) return Answer::kFits;
     if (here && (!smallest || way.bytes < smallest->bytes)) smallest = way;
     return Answer::kTooLarge;

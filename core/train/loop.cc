@@ -45,6 +45,8 @@ StatusOr<TrainingResult> TrainingLoop::Run() {
 Status TrainingLoop::Start() {
   World& world = parts_.engine.world();
   RunPosition& at = parts_.position;
+  SY_ASSIGN_OR_RETURN(most_memory_, world.Most("memory", parts_.engine.memory().allocated_bytes()));
+  skipped_before_ = parts_.gradients.skipped().count;
   SY_RETURN_IF_ERROR(parts_.keeping.OpenRunFolder());
   if (world.rank() == 0) {
     SY_ASSIGN_OR_RETURN(watching_, Watching::Open(parts_.keeping.run_folder(), world.processes.node, at.data_step,
@@ -132,21 +134,20 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
   const auto updates = static_cast<double>(interval.updates);
   const double rate = updates * static_cast<double>(PerUpdate()) / interval.seconds;
   const double comm = interval.comm_wait_ms / updates;
-  const uint64_t memory = engine.memory().allocated_bytes();
   ProgressState state;
   state.epoch = at.epoch + 1;
   state.epochs = end_epoch_;
   state.step = StepOfEpoch();
   state.steps = std::min(parts_.timetable.updates_per_epoch, state.step + parts_.timetable.updates - at.data_step);
   state.images_per_s = rate;
-  state.remaining_s = static_cast<double>((state.steps - state.step) * PerUpdate()) / rate;
+  state.remaining_s = static_cast<double>((parts_.timetable.updates - at.data_step) * PerUpdate()) / rate;
   state.loss = loss;
   state.lr = lr;
   state.grad_norm = norm;
   if (scale) state.loss_scale = *scale;
   state.data_wait_ms = 1e3 * interval.data_wait / updates;
   if (world.communicator) state.comm_wait_ms = comm;  // one rank waits for nobody
-  state.memory_bytes = static_cast<double>(memory);
+  state.memory_bytes = static_cast<double>(most_memory_);
   MetricsRecord record = {
       {"step", at.data_step}, {"epoch", at.epoch + 1}, {"loss", loss}, {"lr", lr}, {"grad_norm", norm}};
   if (scale) record["loss_scale"] = *scale;
@@ -154,7 +155,7 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
                  {"images_per_s", rate},
                  {"data_wait_ms", state.data_wait_ms},
                  {"comm_wait_ms", comm},
-                 {"memory_bytes", memory}});
+                 {"memory_bytes", most_memory_}});
   return watching_->Trained(record, state);
 }
 
@@ -215,7 +216,8 @@ StatusOr<TrainingResult> TrainingLoop::Finish() {
     SY_ASSIGN_OR_RETURN(result_.picture, watching_->Finish(parts_.title));
   }
   result_.updates = at.data_step;
-  result_.trained = trained_;
+  result_.here = trained_;
+  result_.trained_here = trained_ - (parts_.gradients.skipped().count - skipped_before_);
   result_.skipped_updates = parts_.gradients.skipped().count;
   result_.epochs = at.epoch + (StepOfEpoch() == parts_.timetable.updates_per_epoch ? 1 : 0);
   result_.best = at.best;

@@ -202,6 +202,14 @@ const Plan& TrainingPlans::Main() const {
   return *plans[static_cast<size_t>(IndexOf("evaluate"))];
 }
 
+double TrainingPlans::UpdateFlops() const {
+  double flops = 0;
+  for (const Action& action : program.schedule) {
+    if (action.RunsIn(kForEver)) flops += plans[static_cast<size_t>(action.plan)]->report().flops;
+  }
+  return flops;
+}
+
 PlanReport TrainingPlans::Report() const {
   PlanReport report = Main().report();
   report.memory = MemoryOf(*layout);

@@ -54,6 +54,7 @@ Trainer::~Trainer() = default;
 const Task& Trainer::task() const { return *impl_->task; }
 const ScheduleOptions& Trainer::schedule() const { return impl_->training.timetable.schedule; }
 const PlanReport& Trainer::report() const { return impl_->engine.plans().Main().report(); }
+double Trainer::update_flops() const { return impl_->engine.plans().UpdateFlops(); }
 int64_t Trainer::updates_per_epoch() const { return impl_->training.timetable.updates_per_epoch; }
 std::string Trainer::run_folder() const {
   return impl_->training.keeping ? impl_->training.keeping->run_folder() : std::string();

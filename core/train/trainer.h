@@ -27,7 +27,7 @@ namespace switchyard {
 
 struct TrainingResult {
   int64_t updates = 0, epochs = 0;                       // of the run
-  int64_t trained = 0;                                   // updates since it was started or taken up again
+  int64_t here = 0, trained_here = 0;                    // updates since it was taken up; without those skipped
   double train_loss = 0, images_per_s = 0, seconds = 0;  // images/s over all ranks, evaluation and saving left out
   EvaluationResult evaluation;
   std::optional<double> best;  // of the task's best() metric, over all evaluations
@@ -71,9 +71,9 @@ class Trainer {
     double loss_scale = 1;                   // that of its gradients
   };
   StatusOr<StepResult> Step(std::span<const std::span<const std::byte>> tensors);
-  // As Step, but a device that works by itself is not waited for: the call returns when the update begun before this one
-  // has ended, so that the next batch is made and copied while this one is worked on, as Train does it. The tensors have
-  // been read by then. Wait waits for all that were begun; an update that fails is an error of a later call.
+  // As Step, but a device that works by itself is not waited for: the call returns when the update begun before this
+  // one has ended, so that the next batch is made and copied while this one is worked on, as Train does it. The tensors
+  // have been read by then. Wait waits for all that were begun; an update that fails is an error of a later call.
   Status Begin(std::span<const std::span<const std::byte>> tensors);
   Status Wait();
   // Calls of Step and Begin from now on are updates of `profile`; null: no more.
@@ -85,6 +85,7 @@ class Trainer {
   const Task& task() const;
   const ScheduleOptions& schedule() const;  // as the run follows it: rates scaled, times in updates
   const PlanReport& report() const;         // of the step that updates, if any, else of evaluation
+  double update_flops() const;              // of this rank, all micro-steps of an update
   uint64_t planned_bytes() const;           // must equal allocated_bytes()
   uint64_t allocated_bytes() const;
   uint64_t planned_host_bytes() const;  // must equal host_allocated_bytes()

@@ -272,6 +272,12 @@ StatusOr<double> World::Mean(const char* name, double value) {
   return value / size();
 }
 
+StatusOr<uint64_t> World::Most(const char* name, uint64_t value) {
+  auto most = static_cast<int64_t>(value);
+  if (communicator) SY_RETURN_IF_ERROR(communicator->AllReduce(name, &most, &most, 1, SY_I64, SY_MAX));
+  return static_cast<uint64_t>(most);
+}
+
 StatusOr<std::string> World::FirstDifference(const std::string& lines) {
   if (size() == 1) return std::string();
   std::string theirs = lines;

@@ -74,6 +74,7 @@ struct World {
 
   // Of every rank's value, the same on all. Collective.
   StatusOr<double> Mean(const char* name, double value);
+  StatusOr<uint64_t> Most(const char* name, uint64_t value);
   // Lines of names and values, as every rank has them. "": all ranks have those of rank 0; else the same words on all:
   // the first rank that differs and the first line in which it does. Collective.
   StatusOr<std::string> FirstDifference(const std::string& lines);

@@ -73,13 +73,13 @@ TEST_F(Profiles, OfBenchAddUpToTheStep) {
     gflop += family.at("gflops").get<double>() * family.at("ms").get<double>() / 1e3;
     const double least = family.at("least_ms");
     const double compute =
-        family.at("gflops").get<double>() * family.at("ms").get<double>() / profile.at("gflops").get<double>();
+        family.at("gflops").get<double>() * family.at("ms").get<double>() / profile.at("peak_gflops").get<double>();
     const double memory =
-        family.at("gb_per_s").get<double>() * family.at("ms").get<double>() / profile.at("gb_per_s").get<double>();
+        family.at("gb_per_s").get<double>() * family.at("ms").get<double>() / profile.at("peak_gb_per_s").get<double>();
     EXPECT_GE(least, 0.999 * std::max(compute, memory)) << family;
     EXPECT_EQ(family.at("bound"), compute > memory ? "compute" : "memory") << family;
   }
-  EXPECT_NEAR(gflop, result.at("gflop_per_step").get<double>(), 1e-6);
+  EXPECT_NEAR(gflop, result.at("gflop_per_update").get<double>(), 1e-6);
   EXPECT_LE(share, 1);
   EXPECT_GE(share, 0.7) << "what lies between the steps is little";
   EXPECT_NEAR(ms / profile.at("ms").get<double>(), share, 1e-6);

@@ -482,5 +482,14 @@ TEST_F(RunSettings, EachSettingOfAugmentationReachesThePixels) {
   ExpectRefused(Run(SmallTraining("--erase_mode=pixle")), {"--erase_mode", "did you mean pixel?"});
 }
 
+// What only the data say is left open where they are not here: nothing is fetched to list settings.
+TEST_F(RunSettings, AreShownWithoutTheData) {
+  const std::string nowhere = "SWITCHYARD_DATA= XDG_CACHE_HOME=" + In("nowhere");
+  const CommandResult result = Run("train --dataset=beans --model=resnet18 --show_settings", Start::kAlone, nowhere);
+  ExpectSuccess(result, {"the data are not here", "optimizer"});
+  EXPECT_THAT(result.output, Not(HasSubstr("fetching")));
+  EXPECT_FALSE(std::filesystem::exists(In("nowhere/switchyard/data")));
+}
+
 }  // namespace
 }  // namespace switchyard

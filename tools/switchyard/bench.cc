@@ -122,8 +122,11 @@ Status BenchCommand(const CommandLine& line) {
     }
     std::vector<double> sorted = ms;
     std::sort(sorted.begin(), sorted.end());
-    const double median = sorted[sorted.size() / 2];
+    const double median = (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2;
     const double rate = 1e3 * static_cast<double>(samples * world.data_size()) / median;
+    SY_ASSIGN_OR_RETURN(const double of_rank, world.Mean("flops", trainer->update_flops()));
+    SY_ASSIGN_OR_RETURN(const uint64_t memory, world.Most("memory", trainer->allocated_bytes()));
+    const double flops = of_rank * world.size();
     const PlanReport& report = trainer->report();
     if (world.rank() != 0) return OkStatus();
     if (absl::GetFlag(FLAGS_json)) {
@@ -136,9 +139,9 @@ Status BenchCommand(const CommandLine& line) {
                                      {"median_ms", median},
                                      {"samples_ms", ms},
                                      {"images_per_s", rate},
-                                     {"gflop_per_step", report.flops / 1e9},
-                                     {"gflops", report.flops / 1e6 / median},
-                                     {"memory_bytes", trainer->allocated_bytes()},
+                                     {"gflop_per_update", flops / 1e9},
+                                     {"gflops", flops / 1e6 / median},
+                                     {"memory_bytes", memory},
                                      {"prepare_s", prepared},
                                      {"kernels", report.kernels},
                                      {"kernels_s", report.kernel_seconds},
@@ -151,8 +154,8 @@ Status BenchCommand(const CommandLine& line) {
           "{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} images/s, {:.0f} GFLOP/s, {:.0f} MB, "
           "prepared in {:.2f} s ({} kernels in {:.3f} s), {:.2f} s after the process started\n",
           c.model, c.precision, c.batch_size, world.size(), world.size() > 1 ? "s" : "", median, ms.size(), rate,
-          report.flops / 1e6 / median, static_cast<double>(trainer->allocated_bytes()) / 1e6, prepared, report.kernels,
-          report.kernel_seconds, ready);
+          flops / 1e6 / median, static_cast<double>(memory) / 1e6, prepared, report.kernels, report.kernel_seconds,
+          ready);
       if (c.profile) fmt::print("\n{}", profile.Table(rates));
     }
     return OkStatus();

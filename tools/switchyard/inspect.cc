@@ -41,13 +41,7 @@ StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
 StatusOr<std::unique_ptr<Dataset>> NamedData(const Settings& settings) {
   if (!settings.IsGiven("dataset")) return std::unique_ptr<Dataset>();
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
-  DatasetOptions options = DatasetOptionsOf(ConfigOf(settings), model);
-  options.download = false;
-  auto data = OpenDataset(options, Split::kTrain);
-  if (data.ok() || data.status().code() != absl::StatusCode::kNotFound) return data;
-  LogWarning("the data are not here, so that classes, channels and length are not the run's: {}",
-             Message(data.status()));
-  return std::unique_ptr<Dataset>();
+  return DataAtHand(DatasetOptionsOf(ConfigOf(settings), model));
 }
 
 // What is saved and what it costs.
@@ -167,7 +161,9 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"overlap_communication", report.overlap},
                                    {"fallbacks", report.fallbacks.size()},
                                    {"second_choices", report.second_choices.size()},
+                                   {"accumulation", c.accumulation},
                                    {"gflop_per_step", report.flops / 1e9},
+                                   {"gflop_per_update", cost.flops / 1e9},
                                    {"wire_bytes", report.wire_bytes},
                                    {"wire_bytes_between_nodes", report.wire_bytes_between_nodes},
                                    {"memory_bytes", plans.PlannedBytes()},
@@ -189,13 +185,21 @@ Status ExplainCommand(const CommandLine& line) {
   fmt::print("{} ({:.2f} M parameters), batch {} per rank, {} rank{}, {}, on {} ({})\n\n", c.model,
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
              c.precision, here->device->info().plugin, here->device->info().name);
+  if (c.accumulation > 1 && mesh.pipeline == 1)
+    fmt::print("of the last of an update's {} micro-steps, which updates; all of them compute {:.3f} GFLOP\n\n",
+               c.accumulation, cost.flops / 1e9);
   fmt::print("{}", report.ToText());
   if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates.device), rates.device));
   if (report.collectives > 0)
     fmt::print("--overlap_communication={:d}: {}\n", report.overlap,
                report.overlap ? "collectives run beside computing where the device has streams"
                               : "each collective right before what reads it, and nothing is computed beside it");
-  if (rates.complete()) fmt::print("{}", TimesText(cost, rates));
+  if (rates.complete()) {
+    fmt::print("{}", TimesText(cost, rates));
+  } else if (!absl::GetFlag(FLAGS_rates).empty()) {
+    fmt::print("--rates={}: no time of an update is told without compute, memory and link\n",
+               absl::GetFlag(FLAGS_rates));
+  }
   if (c.memory_limit)
     fmt::print("--memory_limit={}: {:.1f} of {:.1f} MB, {}\n", *c.memory_limit, static_cast<double>(cost.bytes) / 1e6,
                available / 1e6, fits ? "fits" : "too large");

@@ -13,6 +13,7 @@
 #include "core/train/volume_segmentation.h"
 #include "models/foreign_format.h"
 #include "models/weights.h"
+#include "tools/switchyard/flags.h"
 #include "tools/switchyard/foreign_weights.h"
 
 namespace switchyard {
@@ -253,6 +254,15 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   return setup;
 }
 
+StatusOr<std::unique_ptr<Dataset>> DataAtHand(DatasetOptions options) {
+  options.download = false;
+  auto data = OpenDataset(options, Split::kTrain);
+  if (data.ok() || data.status().code() != absl::StatusCode::kNotFound) return data;
+  LogWarning("the data are not here, so that classes, channels and length are not the run's: {}",
+             Message(data.status()));
+  return std::unique_ptr<Dataset>();
+}
+
 StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) {
   Settings settings = given;
   SY_RETURN_IF_ERROR(CheckDatasetName(*settings.Get<std::string>("dataset")));
@@ -275,9 +285,13 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
   SY_ASSIGN_OR_RETURN(const RunSetup early, SetUpModel(settings, nullptr, processes.world));
   SY_RETURN_IF_ERROR(DeviceOf(early.config, processes).status());
   const DatasetOptions options = DatasetOptionsOf(ConfigOf(settings), early.resolved);
+  settings.Fill(early.resolved.info->preprocessing, Origin::kModel, early.resolved.info->name);
+  if (absl::GetFlag(FLAGS_show_settings)) {
+    SY_ASSIGN_OR_RETURN(const auto data, DataAtHand(options));
+    return SetUpModel(settings, data.get(), processes.world);
+  }
   SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
   SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
-  settings.Fill(early.resolved.info->preprocessing, Origin::kModel, early.resolved.info->name);
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), processes.world));
   setup.train = std::move(train);
   setup.validation = std::move(validation);

@@ -33,7 +33,10 @@ int MostClasses(const ResolvedModel& model);
 // The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the
 // model).
 StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, int world);
-// Opens both splits too. An unknown dataset, model or device is reported before anything slow is done.
+// The training data, or null, with a warning, where they are not on this machine: nothing is fetched.
+StatusOr<std::unique_ptr<Dataset>> DataAtHand(DatasetOptions options);
+// Opens both splits too; for --show_settings, of data that are not here, neither. An unknown dataset, model or device is
+// reported before anything slow is done.
 StatusOr<RunSetup> SetUpRun(const Settings& settings, const ProcessMap& processes);
 // --batch_size=auto: the largest power of two that fits, now that the device is open. Collective.
 Status ChooseBatch(RunSetup& setup, World& world);

@@ -74,6 +74,7 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
                   world.collective + (world.communicator != nullptr && world.communicator->goes_through_peer_memory()
                                           ? " and device memory (peer/1)"
                                           : ""));
+  SY_ASSIGN_OR_RETURN(const uint64_t memory, world.Most("memory", trainer.allocated_bytes()));
   std::vector<std::string> lines = {line};
   if (world.size() > 1) {
     SY_RETURN_IF_ERROR(world.rendezvous->Put(fmt::format("banner/{}", world.rank()), line));
@@ -110,10 +111,12 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, device.static_loss_scale));
   fmt::print("  precision   {}\n", Text(mixed, c.resume.has_value()));
   const size_t second = report.second_choices.size();
-  fmt::print("  plan        {}, {:.2f} GFLOP per step, {}{}, {:.1f} MB of device memory per rank{}\n",
-             Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
-             second > 0 ? ", " + Count(second, "second choice") : "",
-             static_cast<double>(trainer.allocated_bytes()) / 1e6,
+  const bool of_stages = world.mesh.pipeline > 1;
+  fmt::print("  plan        {}, {:.2f} GFLOP per {}, {}{}, {:.1f} MB of device memory {}{}\n",
+             Count(report.launches, "launch", "es"), report.flops / 1e9,
+             c.accumulation > 1 && !of_stages ? "micro-step" : "step", Count(report.fallbacks.size(), "fallback"),
+             second > 0 ? ", " + Count(second, "second choice") : "", static_cast<double>(memory) / 1e6,
+             of_stages ? "at most on a rank" : "per rank",
              c.memory_limit ? " (--memory_limit=" + *c.memory_limit + ")" : "");
   if (c.recompute != "none") {
     const std::string& why = setup.settings.SourceOf("recompute");
@@ -144,8 +147,7 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
 // The most that any rank has held on its device, against what this one may hold; "" where nothing limits it.
 // Collective, since ranks may have limits of their own.
 StatusOr<std::string> PeakText(const TrainConfig& c, World& world) {
-  auto peak = static_cast<int64_t>(world.device->peak_held_bytes());
-  if (world.communicator) SY_RETURN_IF_ERROR(world.communicator->AllReduce("peak", &peak, &peak, 1, SY_I64, SY_MAX));
+  SY_ASSIGN_OR_RETURN(const uint64_t peak, world.Most("peak", world.device->peak_held_bytes()));
   if (!c.memory_limit) return "";
   return fmt::format("{:.1f} MB of device memory at most on a rank, of {:.1f} MB (--memory_limit={})",
                      static_cast<double>(peak) / 1e6, static_cast<double>(MemoryLimitOf(c)) / 1e6, *c.memory_limit);
@@ -249,20 +251,21 @@ Status TrainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(const std::string peak, PeakText(setup.config, world));
     if (world.rank() != 0 || result.interrupted) return OkStatus();
     const std::string whole = Count(result.updates - result.skipped_updates, "update");
-    if (result.trained == 0) {
+    if (result.here == 0) {
       fmt::print("\ntrained {} before; nothing was left to do: --steps or --epochs makes the run longer\n", whole);
-    } else if (result.trained < result.updates) {
-      fmt::print("\ntrained {}, {} of them here in {:.1f} s\n", whole, result.trained, result.seconds);
+    } else if (result.here < result.updates) {
+      fmt::print("\ntrained {}, {} of them here in {:.1f} s\n", whole, result.trained_here, result.seconds);
     } else {
       fmt::print("\ntrained {} in {:.1f} s\n", whole, result.seconds);
     }
     const Metric best = trainer->task().best();
-    fmt::print("  {:<11} {} of {} validation {} (best {})\n", best.quantity, Text({best}, result.evaluation),
-               result.evaluation.count, Samples(setup), Text(best, result.best.value_or(0)));
+    fmt::print("  {:<11} {} of {} validation {} (best {}{})\n", best.quantity, Text({best}, result.evaluation),
+               result.evaluation.count, Samples(setup), Text(best, result.best.value_or(0)),
+               setup.config.best_by == "ema" ? " of the averaged weights" : "");
     if (result.skipped_updates > 0) {
       fmt::print("  skipped     {}, whose gradients were not finite\n", Count(result.skipped_updates, "update"));
     }
-    if (result.trained > 0)
+    if (result.here > 0)
       fmt::print("  throughput  {} images/s over {}\n", ThroughputText(result.images_per_s),
                  Count(world.size(), "rank"));
     if (!peak.empty()) fmt::print("  memory      {}\n", peak);

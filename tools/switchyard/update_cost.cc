@@ -63,18 +63,18 @@ UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, i
   UpdateCost cost;
   double computing = 0;
   for (const TrainingPlans& plans : replica) {
-    double flops = 0, wire = 0, between = 0, host = 0;
+    double wire = 0, between = 0, host = 0;
     for (const Action& action : plans.program.schedule) {
       if (!action.RunsIn(kForEver)) continue;
       const Plan& plan = *plans.plans[static_cast<size_t>(action.plan)];
       const PlanReport& report = plan.report();
-      flops += report.flops, wire += report.wire_bytes, between += report.wire_bytes_between_nodes;
+      wire += report.wire_bytes, between += report.wire_bytes_between_nodes;
       host += HostTrafficOf(plan);
     }
     const PlanReport& main = plans.Main().report();
     cost.bytes = std::max(cost.bytes, plans.PlannedBytes() + (main.reaches_peers ? main.peer_memory_bytes : 0));
     cost.host_bytes = std::max(cost.host_bytes, plans.PlannedHostBytes() - plans.PlannedFileBytes());
-    cost.flops = std::max(cost.flops, flops);
+    cost.flops = std::max(cost.flops, plans.UpdateFlops());
     cost.wire_bytes = std::max(cost.wire_bytes, wire);
     cost.wire_bytes_between_nodes = std::max(cost.wire_bytes_between_nodes, between);
     cost.host_traffic = std::max(cost.host_traffic, host);
