@@ -55,7 +55,7 @@ class Outputs {
 // Runs the evaluation plan over all batches; read is called for their samples in order, while the next batch is under
 // way.
 Status ForEachSample(Engine& engine, Loader& batches, bool averaged, const std::vector<std::string>& names,
-                     ReadSample read) {
+                     ReadSample read, const StopAsked& stops = nullptr) {
   Outputs outputs(engine, names, batches.options().batch_size);
   SY_RETURN_IF_ERROR(batches.StartEpoch(0));
   Unread unread;  // of the batch whose outputs have not been read yet
@@ -74,20 +74,26 @@ Status ForEachSample(Engine& engine, Loader& batches, bool averaged, const std::
     SY_RETURN_IF_ERROR(read_last());
     unread = {{next.samples.begin(), next.samples.end()}, {next.filled.begin(), next.filled.end()}};
     unread_slot = engine.slot();
+    if (!stops) continue;
+    SY_ASSIGN_OR_RETURN(const bool stop, stops());
+    if (!stop) continue;
+    SY_RETURN_IF_ERROR(read_last());
+    return Status(absl::StatusCode::kCancelled, "the evaluation was stopped");
   }
 }
 
 }  // namespace
 
-StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged) {
+StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged,
+                                           const StopAsked& stops) {
   const Clock clock;
   std::vector<double> sums(static_cast<size_t>(task.sums()) + 1);  // the task's, then how many samples
   const std::span<double> of_task(sums.data(), sums.size() - 1);
   int64_t count = 0;
   const auto counting = task.Counting(batches.source(), of_task, &count);
-  SY_RETURN_IF_ERROR(
-      ForEachSample(engine, batches, averaged, task.outputs(),
-                    [&](int64_t index, std::span<const void* const> rows) { return counting->Add(index, rows); }));
+  SY_RETURN_IF_ERROR(ForEachSample(
+      engine, batches, averaged, task.outputs(),
+      [&](int64_t index, std::span<const void* const> rows) { return counting->Add(index, rows); }, stops));
   sums.back() = static_cast<double>(count);
   // Ranks that share a model have counted the same samples.
   if (!engine.world().first_of_model()) std::fill(sums.begin(), sums.end(), 0);

@@ -5,13 +5,16 @@
 
 #include "core/data/loader.h"
 #include "core/train/engine.h"
+#include "core/train/stopping.h"
 #include "core/train/task.h"
 
 namespace switchyard {
 
 // The task's metrics over all samples of all ranks. Collective.
-// averaged: of the averaged weights.
-StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged = false);
+// averaged: of the averaged weights. stops: is it to end here? Asked on all ranks behind each batch, with the same
+// answer on all; where it says so, the evaluation ends with Cancelled.
+StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged = false,
+                                           const StopAsked& stops = nullptr);
 
 // Calls `read` with what the task predicts for each sample, in order; an error ends it. One rank.
 Status PredictSamples(Engine& engine, const Task& task, Loader& batches, ReadPrediction read);

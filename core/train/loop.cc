@@ -19,7 +19,7 @@ StatusOr<TrainingResult> TrainingLoop::Run() {
   const World& world = parts_.engine.world();
   Stopping stopping(world.communicator.get());
   SY_RETURN_IF_ERROR(CatchUp());
-  for (bool stop = false; !stop && parts_.position.data_step < parts_.timetable.updates;) {
+  while (!result_.interrupted && parts_.position.data_step < parts_.timetable.updates) {
     // What beginning, evaluating and saving have waited for is not an update's.
     if (world.communicator) world.communicator->TakeWaitMilliseconds();
     const Clock clock;
@@ -31,7 +31,7 @@ StatusOr<TrainingResult> TrainingLoop::Run() {
     SY_RETURN_IF_ERROR(recording_.EndUpdate(parts_.keeping.run_folder()));
     const int64_t left_out = parts_.gradients.skipped().count;
     if (logged || !parts_.engine.async()) SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/false));
-    SY_ASSIGN_OR_RETURN(stop, stopping.After(parts_.position.data_step));
+    SY_ASSIGN_OR_RETURN(const bool stop, stopping.After(parts_.position.data_step));
     const double seconds = clock.Seconds();
     interval_.seconds += seconds;
     if (world.communicator) interval_.comm_wait_ms += world.communicator->TakeWaitMilliseconds();
@@ -68,8 +68,14 @@ Status TrainingLoop::Start() {
 Status TrainingLoop::CatchUp() {
   RunPosition& at = parts_.position;
   if (!std::exchange(at.evaluation_pending, false)) return OkStatus();
-  SY_ASSIGN_OR_RETURN(const bool best, Evaluate(at.epoch - (at.batch == 0 ? 1 : 0)));
-  return Save(best);
+  const StatusOr<bool> best = Evaluate(at.epoch - (at.batch == 0 ? 1 : 0));
+  if (absl::IsCancelled(best.status())) {
+    at.evaluation_pending = true;
+    Interrupt();
+    return OkStatus();
+  }
+  SY_RETURN_IF_ERROR(best.status());
+  return Save(*best);
 }
 
 bool TrainingLoop::Logged() const {
@@ -168,21 +174,36 @@ Status TrainingLoop::AfterUpdate(bool stop) {
   const bool due = config.save_every ? at.data_step - saved_at_ >= *config.save_every : epoch_ends;
   if (evaluate || due || stop) SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/false));
   bool best = false;
-  at.evaluation_pending = evaluate && stop;  // who stops a run gives it little time: a resumed one catches up
   if (evaluate && !stop) {
-    SY_ASSIGN_OR_RETURN(best, Evaluate(at.epoch));
+    const StatusOr<bool> evaluated = Evaluate(at.epoch);
+    stop = absl::IsCancelled(evaluated.status());
+    if (!stop) {
+      SY_RETURN_IF_ERROR(evaluated.status());
+      best = *evaluated;
+    }
   }
+  at.evaluation_pending = evaluate && stop;  // who stops a run gives it little time: a resumed one catches up
   if (due || run_ends || best || stop) SY_RETURN_IF_ERROR(Save(best));
-  result_.interrupted = stop;
-  if (stop && watching_)
-    watching_->Line(fmt::format("stopped by a signal after update {}; go on with --resume={}", at.data_step,
-                                parts_.keeping.run_folder()));
+  if (stop) Interrupt();
   return OkStatus();
+}
+
+void TrainingLoop::Interrupt() {
+  result_.interrupted = true;
+  if (watching_)
+    watching_->Line(fmt::format("stopped by a signal after update {}; go on with --resume={}",
+                                parts_.position.data_step, parts_.keeping.run_folder()));
+}
+
+StatusOr<EvaluationResult> TrainingLoop::EvaluateUntilStopped() {
+  Stopping stopping(parts_.engine.world().communicator.get());
+  int64_t batches = 0;
+  return parts_.evaluate([&] { return stopping.After(++batches); });
 }
 
 StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
   RunPosition& at = parts_.position;
-  SY_ASSIGN_OR_RETURN(result_.evaluation, parts_.evaluate());
+  SY_ASSIGN_OR_RETURN(result_.evaluation, EvaluateUntilStopped());
   evaluated_at_ = at.data_step;
   const auto& decides = parts_.config.best_by == "ema" ? result_.evaluation.ema : result_.evaluation.metrics;
   const auto value = decides.find(parts_.task.best().name);
@@ -209,7 +230,13 @@ Status TrainingLoop::Save(bool best) {
 StatusOr<TrainingResult> TrainingLoop::Finish() {
   const RunPosition& at = parts_.position;
   if (result_.evaluation.count == 0 && !result_.interrupted) {  // resumed at its end: nothing was left to train
-    SY_ASSIGN_OR_RETURN(result_.evaluation, parts_.evaluate());
+    StatusOr<EvaluationResult> evaluation = EvaluateUntilStopped();
+    if (absl::IsCancelled(evaluation.status())) {
+      Interrupt();
+    } else {
+      SY_RETURN_IF_ERROR(evaluation.status());
+      result_.evaluation = *std::move(evaluation);
+    }
   }
   SY_RETURN_IF_ERROR(parts_.keeping.Finish());
   if (watching_) {

@@ -29,7 +29,7 @@ class TrainingLoop {
     Keeping& keeping;
     GradientWatch& gradients;
     RunPosition& position;  // where it begins; moves with the run
-    std::function<StatusOr<EvaluationResult>()> evaluate;
+    std::function<StatusOr<EvaluationResult>(const StopAsked& stops)> evaluate;
     std::function<StatusOr<std::vector<Example>>(int count)> examples;  // what the model makes of some samples
     std::string title;                                                  // of the loss curve
     std::function<Status(const std::string& run_folder)> began;         // called on rank 0, if there is one
@@ -52,7 +52,10 @@ class TrainingLoop {
   Status Update(bool logged, std::vector<double>* losses);
   Status Log(const std::vector<double>& losses, bool left_out);
   Status AfterUpdate(bool stop);
-  StatusOr<bool> Evaluate(int64_t epoch);  // is it the best so far?
+  // Is it the best so far? Cancelled: the run is to end, and the evaluation is still to be done.
+  StatusOr<bool> Evaluate(int64_t epoch);
+  StatusOr<EvaluationResult> EvaluateUntilStopped();
+  void Interrupt();
   Status Save(bool best);
   StatusOr<TrainingResult> Finish();
 

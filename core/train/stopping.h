@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 #include "core/runtime/collectives/communicator.h"
 
@@ -34,6 +35,9 @@ class StopSignals {
   sigset_t before_;  // the mask of the thread that made it
 };
 
+// Is the work to end here? The same answer on all ranks, which all ask.
+using StopAsked = std::function<StatusOr<bool>()>;
+
 // Asks whether the run is to end. Agreeing makes the ranks wait for each other, so they do it about twice a second, not
 // after every update. While a StopSignals lives. Of one run at a time: several ranks of it may be threads of this
 // process, an object each, and a signal to the process asks all of them.
@@ -44,7 +48,8 @@ class Stopping {
   Stopping(const Stopping&) = delete;
   Stopping& operator=(const Stopping&) = delete;
 
-  // Is the run to end here? The same answer on all ranks; called by all after each update, with equal `step`.
+  // Is the run to end here? The same answer on all ranks; called by all after each update, or each batch of an
+  // evaluation, which has an object of its own, with equal `step`.
   StatusOr<bool> After(int64_t step);
 
  private:

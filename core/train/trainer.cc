@@ -174,7 +174,7 @@ StatusOr<TrainingResult> Trainer::Train(const std::function<Status(const std::st
   Impl& impl = *impl_;
   Impl::Training& t = impl.training;
   TrainingLoop loop({impl.config, t.timetable, *impl.task, impl.engine, *t.loader, *t.keeping, *t.gradients, t.position,
-                     [&] { return Evaluate(*t.validation); },
+                     [&](const StopAsked& stops) { return Evaluate(*t.validation, stops); },
                      [&](int count) { return Examples(*t.validation, t.validation->class_names(), count); },
                      fmt::format("{} on {}", impl.model.name, impl.config.dataset), began});
   return loop.Run();
@@ -185,12 +185,12 @@ StatusOr<std::unique_ptr<Loader>> Trainer::Impl::EvaluationLoader(const Dataset&
   return MakeLoader(config, std::move(samples), engine.world(), false);
 }
 
-StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
+StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset, const StopAsked& stops) {
   SY_ASSIGN_OR_RETURN(const auto loader, impl_->EvaluationLoader(dataset));
-  SY_ASSIGN_OR_RETURN(EvaluationResult result, EvaluateSamples(impl_->engine, *impl_->task, *loader));
+  SY_ASSIGN_OR_RETURN(EvaluationResult result, EvaluateSamples(impl_->engine, *impl_->task, *loader, false, stops));
   if (!impl_->engine.HasAverages()) return result;
   SY_ASSIGN_OR_RETURN(const auto again, impl_->EvaluationLoader(dataset));
-  SY_ASSIGN_OR_RETURN(EvaluationResult averaged, EvaluateSamples(impl_->engine, *impl_->task, *again, true));
+  SY_ASSIGN_OR_RETURN(EvaluationResult averaged, EvaluateSamples(impl_->engine, *impl_->task, *again, true, stops));
   result.ema = std::move(averaged.metrics);
   return result;
 }

@@ -51,7 +51,8 @@ class Trainer {
   // began: called on rank 0 when the run folder is there, before the first update.
   StatusOr<TrainingResult> Train(const std::function<Status(const std::string& run_folder)>& began = nullptr);
   // Where the run averages its weights, also of those.
-  StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);
+  // stops: as EvaluateSamples takes it.
+  StatusOr<EvaluationResult> Evaluate(const Dataset& dataset, const StopAsked& stops = nullptr);
   // Calls `read` with what the task predicts for each sample of a dataset whose labels do not matter, in its order;
   // empty for a sample that could not be read (config.max_bad_samples). An error of `read` is returned. One rank.
   Status Predict(const Dataset& dataset, ReadPrediction read);

@@ -246,6 +246,20 @@ TEST_F(Runs, AnEvaluationThatWasDueAtAStopIsMadeUpFor) {
   EXPECT_EQ(evaluated.count(stopped + 1), 1u);
 }
 
+TEST_F(Runs, AnEvaluationEndsWhereTheRunIsStopped) {
+  const std::string long_evaluation = SmallTraining("--steps=40 --train_size=8 --validation_size=2000000 --log_every=1");
+  for (const Start start : {Start::kAlone, Start::kLaunch}) {
+    std::filesystem::remove_all(In("run"));
+    RunningProgram program(folder_.path(), CommandLineOf(start, long_evaluation));
+    ASSERT_TRUE(program.Trains(1)) << program.Output();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the epoch of an update or two is over
+    program.Signal(SIGTERM);
+    ASSERT_GE(RunningProgram::WaitFor([&] { return program.HasEnded(); }, 20000), 0) << program.Output();
+    EXPECT_THAT(program.Output(), HasSubstr("stopped by a signal after update "));
+    EXPECT_EQ(Json(run_ + "/checkpoints/latest/state.json")["evaluation_pending"], true);
+  }
+}
+
 TEST_F(Runs, StateOfAnotherOptimizerIsRefused) {
   ExpectSuccess(Run(SmallTraining("--optimizer=adamw")));
   for (const std::string other : {"sgd", "adam"}) {

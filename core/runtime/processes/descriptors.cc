@@ -33,9 +33,9 @@ Status MakeRoomForDescriptors(int more, const std::string& what) {
                              std::strerror(errno));
   if (raised.rlim_cur >= used + kFewestOthers) return OkStatus();
   return ResourceExhausted(
-      "{} need {} file descriptors in this process, which may have {}; raise the hard limit of open files (`ulimit -Hn "
+      "{} need at least {} file descriptors in this process, which may have {}; raise the hard limit of open files (`ulimit -Hn "
       "{}` as root, `nofile` in /etc/security/limits.conf, LimitNOFILE= of a service)",
-      what, needed, limit.rlim_max, needed);
+      what, used + kFewestOthers, limit.rlim_max, needed);
 }
 
 }  // namespace switchyard
