@@ -81,7 +81,9 @@ Status SaveMeeting::End(const Status& status) {
   if (writes && !told_) Put(ReportOf(rank_), status).IgnoreError();
   const auto verdict = Get(kVerdict);
   if (!rendezvous_.health().ok()) return OkStatus();
-  return verdict.ok() ? status : verdict.status();  // an error here may follow from another rank's
+  if (verdict.ok()) return status;
+  // An error here may follow from another rank's; where there is none, it is another's.
+  return status.ok() ? Aborted("{}", Message(verdict.status())) : verdict.status();
 }
 
 }  // namespace switchyard

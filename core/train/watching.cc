@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/base/logging.h"
 #include "core/train/picture.h"
 
 namespace switchyard {
@@ -101,7 +102,11 @@ StatusOr<std::string> Watching::Finish(const std::string& title) {
   progress_.Finish();
   SY_RETURN_IF_ERROR(metrics_->Sync());
   if (events_) SY_RETURN_IF_ERROR(events_->Sync());
-  return DrawCurve(log_, run_folder_, title, best_);
+  // The training is done and saved, whatever becomes of its picture.
+  StatusOr<std::string> drawn = DrawCurve(log_, run_folder_, title, best_);
+  if (drawn.ok()) return drawn;
+  LogWarning("the loss curve was not drawn: {}", Message(drawn.status()));
+  return std::string();
 }
 
 }  // namespace switchyard

@@ -230,6 +230,16 @@ TEST_F(Runs, SkippedUpdatesAreCountedOverAllPartsOfARun) {
   EXPECT_EQ(Logged(run_, "skipped_updates"), whole);
 }
 
+TEST_F(Runs, APictureThatCannotBeDrawnFailsNoTraining) {
+  ExpectSuccess(Run(SmallTraining()));
+  for (const char* picture : {"/loss.svg", "/loss.png"}) {
+    std::filesystem::remove(In(run_ + picture));
+    std::filesystem::create_directories(In(run_ + picture + "/in/the/way"));
+  }
+  ExpectSuccess(Run("train --steps=9 --resume=" + run_),
+                {"warning: the loss curve was not drawn", "trained 9 updates"});
+}
+
 // Who stops a run gives it little time.
 TEST_F(Runs, AnEvaluationThatWasDueAtAStopIsMadeUpFor) {
   RunningProgram program(folder_.path(), CommandLineOf(Start::kAlone, SmallTraining("--train_size=4 --steps=2000000")));
@@ -247,7 +257,8 @@ TEST_F(Runs, AnEvaluationThatWasDueAtAStopIsMadeUpFor) {
 }
 
 TEST_F(Runs, AnEvaluationEndsWhereTheRunIsStopped) {
-  const std::string long_evaluation = SmallTraining("--steps=40 --train_size=8 --validation_size=2000000 --log_every=1");
+  const std::string long_evaluation =
+      SmallTraining("--steps=40 --train_size=8 --validation_size=2000000 --log_every=1");
   for (const Start start : {Start::kAlone, Start::kLaunch}) {
     std::filesystem::remove_all(In("run"));
     RunningProgram program(folder_.path(), CommandLineOf(start, long_evaluation));
@@ -258,6 +269,14 @@ TEST_F(Runs, AnEvaluationEndsWhereTheRunIsStopped) {
     EXPECT_THAT(program.Output(), HasSubstr("stopped by a signal after update "));
     EXPECT_EQ(Json(run_ + "/checkpoints/latest/state.json")["evaluation_pending"], true);
   }
+}
+
+// Rank 0 alone has the run folder: what is wrong with it is its error.
+TEST_F(Runs, TheRankWhoseErrorItIsIsNamed) {
+  ExpectSuccess(Run(SmallTraining(), Start::kLaunch));
+  const CommandResult again = Run(SmallTraining(), Start::kLaunch);
+  ExpectRefused(again, {"rank 0 (pid ", "is there already"});
+  EXPECT_THAT(again.output, Not(HasSubstr("rank 1 (pid ")));
 }
 
 TEST_F(Runs, StateOfAnotherOptimizerIsRefused) {
@@ -304,7 +323,8 @@ TEST_F(Runs, MixedImagesAreTheSameInARunThatGoesOn) {
   // Sums are divided over threads, whose number belongs to the machine, not to the run.
   ExpectSuccess(Run(fmt::format("train --threads=1 --resume={}/checkpoints/step-00000009", run_)));
   EXPECT_EQ(Logged(run_, "loss"), straight);
-  ExpectSuccess(Run(fmt::format("eval --batch_size=3 --checkpoint={}", run_)));  // which mixes nothing: any batch will do
+  ExpectSuccess(
+      Run(fmt::format("eval --batch_size=3 --checkpoint={}", run_)));  // which mixes nothing: any batch will do
   // Mixed with a share of 1 they are the images themselves.
   ExpectSuccess(Run(Epochs("--suffix=none --batch_size=12 --log_every=1")));
   ExpectSuccess(Run(Epochs("--suffix=never --mixup=0.8 --mixup_prob=0 --batch_size=12 --log_every=1")));

@@ -54,8 +54,8 @@ Status InWorld(const TrainConfig& config, const ProcessMap& ranks, absl::Functio
   SY_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Join(request));
   const Status status = body(*world);
   if (!status.ok() && world->size() > 1) {
-    // Of a peer's end LeaveAfterPeer tells, on another thread.
-    if (!world->rendezvous->health().ok()) std::this_thread::sleep_for(std::chrono::seconds(2));
+    // Of a peer's end LeaveAfterPeer tells, on another thread; what another rank has told all is for that one to report.
+    if (!world->rendezvous->health().ok() || absl::IsAborted(status)) std::this_thread::sleep_for(std::chrono::seconds(2));
     if (!LeaveErrorToLauncher(Message(status))) LogError("{}", Message(status));
     std::fflush(nullptr);
     world->rendezvous->ReportFailure(status);

@@ -270,7 +270,7 @@ Status TrainCommand(const CommandLine& line) {
                  Count(world.size(), "rank"));
     if (!peak.empty()) fmt::print("  memory      {}\n", peak);
     fmt::print("  run         {}\n", result.run_folder);
-    fmt::print("  loss curve  {}\n", result.picture);
+    if (!result.picture.empty()) fmt::print("  loss curve  {}\n", result.picture);
     return OkStatus();
   });
 }
