@@ -71,9 +71,9 @@ class Trainer {
     double loss_scale = 1;                   // that of its gradients
   };
   StatusOr<StepResult> Step(std::span<const std::span<const std::byte>> tensors);
-  // As Step, but a device that works by itself is not waited for: the call returns when the update begun before this one
-  // has ended, so that the next batch is made and copied while this one is worked on, as Train does it. The tensors have
-  // been read by then. Wait waits for all that were begun; an update that fails is an error of a later call.
+  // As Step, but a device that works by itself is not waited for: the call returns when the update begun before this
+  // one has ended, so that the next batch is made and copied while this one is worked on, as Train does it. The tensors
+  // have been read by then. Wait waits for all that were begun; an update that fails is an error of a later call.
   Status Begin(std::span<const std::span<const std::byte>> tensors);
   Status Wait();
   // Calls of Step and Begin from now on are updates of `profile`; null: no more.
