@@ -51,8 +51,8 @@ Series RunningMedian(const Series& raw) {
   Median median;
   size_t begin = 0, end = 0;  // of the points in the median
   for (size_t i = 0; i < count; ++i) {
-    const size_t reach = std::min({most, i, count - 1 - i});
-    for (; end <= i + reach; ++end) {
+    const size_t reach = std::min(most, i);
+    for (; end <= std::min(i + reach, count - 1); ++end) {
       if (std::isfinite(raw.y[end])) median.Add(raw.y[end]);
     }
     for (; begin < i - reach; ++begin) {

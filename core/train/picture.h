@@ -41,8 +41,9 @@ struct Chart {
   std::vector<Panel> panels;
 };
 
-// Every point as the median of those around it, a fiftieth of the series to each side and fewer near its ends: it does
-// not lag behind them, and a spike bends it nowhere. Values that are not finite stay, and count for no other.
+// Every point as the median of those around it, a fiftieth of the series to each side, at its beginning, where losses
+// fall fast, as many before as after, and at its end what there is: it does not lag behind them, and a spike bends it
+// nowhere. Values that are not finite stay, and count for no other.
 Series RunningMedian(const Series& raw);
 bool WorthSmoothing(const Series& raw);  // a short series is shown as it is
 

