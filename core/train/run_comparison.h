@@ -38,7 +38,7 @@ void TellApart(std::vector<LoggedRun>& runs);
 // The values of a field over the updates ("step"). What is not finite, null in the log, is NaN here: it breaks a line.
 Series LoggedValues(const std::vector<MetricsRecord>& records, const std::string& key);
 
-// What a run comes to. Absent: its log does not say. Of numbers that are not finite only the others count.
+// What a run comes to. Absent: its log does not say. Numbers that are not finite are passed over.
 struct RunSummary {
   int64_t updates = 0;
   double epochs = 0;         // as many as were trained: 2.05
