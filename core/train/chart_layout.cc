@@ -5,6 +5,7 @@
 
 #include "core/train/axis.h"
 #include "core/train/canvas.h"
+#include "fmt/format.h"
 
 namespace switchyard {
 namespace {
@@ -12,18 +13,23 @@ namespace {
 constexpr double kWidth = 960, kFirstHeight = 420, kNextHeight = 260;
 constexpr double kLeft = 84, kRight = 28, kTitleHeight = 44, kLegendHeight = 30, kAxisHeight = 34, kXLabelHeight = 22;
 constexpr double kTextSize = 13, kLegendRowHeight = 18, kSwatch = 22, kBetweenEntries = 22;
+constexpr size_t kMostLegendRows = 6;
 constexpr Color kInk{31, 41, 55}, kMuted{100, 108, 122}, kGrid{229, 231, 235}, kFrame{156, 163, 175};
 constexpr Color kPalette[] = {{37, 99, 235}, {234, 88, 12}, {22, 163, 74}, {147, 51, 234},
                               {220, 38, 38}, {8, 145, 178}, {202, 138, 4}, {219, 39, 119}};
 
-// Behind the palette's end its colours again, darker and darker.
+// Beyond the palette's end hues a golden section of the circle apart, which never meet again, dark and light by turns.
 Color PaletteColor(int index) {
   const auto place = static_cast<size_t>(index);
-  Color color = kPalette[place % std::size(kPalette)];
-  for (size_t round = 0; round < place / std::size(kPalette); ++round) {
-    for (uint8_t* part : {&color.red, &color.green, &color.blue}) *part = static_cast<uint8_t>(*part * 5 / 9);
-  }
-  return color;
+  if (place < std::size(kPalette)) return kPalette[place];
+  constexpr double kGolden = 0.6180339887498949, kLightness[] = {0.30, 0.58, 0.44}, kSaturation = 0.75;
+  const double turn = static_cast<double>(place) * kGolden, lightness = kLightness[place % std::size(kLightness)];
+  const auto part = [&](double shift) {  // of HSL
+    const double at = std::fmod(turn + shift, 1.0) * 12;
+    const double away = std::clamp(std::min(at - 3, 9 - at), -1.0, 1.0);
+    return static_cast<uint8_t>(255 * (lightness - kSaturation * std::min(lightness, 1 - lightness) * away));
+  };
+  return {part(0), part(8.0 / 12), part(4.0 / 12)};
 }
 
 // Not NaN, not infinite, and not so near the end of the range of doubles that an axis has no room around it.
@@ -167,8 +173,12 @@ class Layout {
     }
   }
 
+  struct Legend {
+    std::vector<std::vector<const Series*>> rows;
+    size_t more = 0;  // series that found no room
+  };
   // The named series in rows that fit above the plot, in their order.
-  static std::vector<std::vector<const Series*>> LegendRows(const Panel& panel) {
+  static Legend LegendOf(const Panel& panel) {
     std::vector<std::vector<const Series*>> rows(1);
     double used = 0;
     for (const Series& series : panel.series) {
@@ -181,19 +191,27 @@ class Layout {
       rows.back().push_back(&series);
       used += width;
     }
-    return rows;
+    Legend legend;
+    if (rows.size() > kMostLegendRows) {  // the last row says how many more there are
+      for (size_t row = kMostLegendRows - 1; row < rows.size(); ++row) legend.more += rows[row].size();
+      rows.resize(kMostLegendRows - 1);
+    }
+    legend.rows = std::move(rows);
+    return legend;
   }
   // SVG texts are set in the viewer's font, wider or narrower than ours: the swatch keeps some distance.
   static double EntryWidth(const Series& series) {
     return TextWidth(series.name, kTextSize) * 1.06 + kSwatch + 7 + kBetweenEntries;
   }
   static double FurtherLegendRows(const Panel& panel) {  // their height
-    return kLegendRowHeight * static_cast<double>(LegendRows(panel).size() - 1);
+    const Legend legend = LegendOf(panel);
+    return kLegendRowHeight * static_cast<double>(legend.rows.size() - (legend.more > 0 ? 0 : 1));
   }
 
   // To the right, above the plot.
   void DrawLegend(const Panel& panel, double y) {
-    for (const auto& row : LegendRows(panel)) {
+    const Legend legend = LegendOf(panel);
+    for (const auto& row : legend.rows) {
       double x = kWidth - kRight + kBetweenEntries;
       for (const Series* series : row) x -= EntryWidth(*series);
       for (const Series* series : row) {
@@ -204,6 +222,8 @@ class Layout {
       }
       y += kLegendRowHeight;
     }
+    if (legend.more > 0)
+      Text({kWidth - kRight, y + 4.5}, fmt::format("and {} more", legend.more), kTextSize, kMuted, Align::kRight);
   }
 
   DrawnShape& Add(ShapeKind kind, std::vector<Point> points, Color color, double size) {

@@ -1,46 +1,83 @@
 #include "core/train/picture.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
+#include <set>
 
 #include "core/train/canvas.h"
 #include "core/train/file_calls.h"
 
 namespace switchyard {
 
-Series Smoothed(const Series& raw, double weight) {
-  Series smooth = raw;
-  const auto pass = [weight](auto begin, auto end) {
-    double average = 0, share = 1;
-    for (auto value = begin; value != end; ++value) {
-      if (!std::isfinite(*value)) continue;
-      average = weight * average + (1 - weight) * *value;
-      share *= weight;
-      *value = average / (1 - share);
+namespace {
+
+constexpr size_t kReachesOfARun = 50;  // the median reaches over a fiftieth of the run each way
+
+// The median of numbers that come and go.
+class Median {
+ public:
+  void Add(double value) {
+    (low_.empty() || value <= *low_.rbegin() ? low_ : high_).insert(value);
+    Balance();
+  }
+  void Remove(double value) {  // one that was added
+    const auto found = low_.find(value);
+    if (found != low_.end()) {
+      low_.erase(found);
+    } else {
+      high_.erase(high_.find(value));
     }
-  };
-  pass(smooth.y.begin(), smooth.y.end());
-  pass(smooth.y.rbegin(), smooth.y.rend());
+    Balance();
+  }
+  double Value() const {
+    return low_.size() > high_.size() ? *low_.rbegin() : std::midpoint(*low_.rbegin(), *high_.begin());
+  }
+
+ private:
+  void Balance() {  // the lower half has as many as the upper one, or one more
+    if (low_.size() > high_.size() + 1) high_.insert(low_.extract(std::prev(low_.end())));
+    if (low_.size() < high_.size()) low_.insert(high_.extract(high_.begin()));
+  }
+  std::multiset<double> low_, high_;
+};
+
+}  // namespace
+
+Series RunningMedian(const Series& raw) {
+  Series smooth = raw;
+  const size_t count = raw.y.size(), most = count / kReachesOfARun;
+  Median median;
+  size_t begin = 0, end = 0;  // of the points in the median
+  for (size_t i = 0; i < count; ++i) {
+    const size_t reach = std::min(most, i);
+    for (; end <= std::min(i + reach, count - 1); ++end) {
+      if (std::isfinite(raw.y[end])) median.Add(raw.y[end]);
+    }
+    for (; begin < i - reach; ++begin) {
+      if (std::isfinite(raw.y[begin])) median.Remove(raw.y[begin]);
+    }
+    if (std::isfinite(raw.y[i])) smooth.y[i] = median.Value();
+  }
   return smooth;
 }
+
+bool WorthSmoothing(const Series& raw) { return raw.y.size() >= kReachesOfARun; }
 
 Chart LossChart(const std::string& title, const std::string& x_label, Series train_loss, Series validation_loss,
                 Series accuracy) {
   Chart chart{title, x_label, {}};
   Panel loss{"loss", {}};
   train_loss.color = 0;
-  // Over about a fiftieth of the run each way; a short run is shown as it is.
-  const double window = static_cast<double>(train_loss.y.size()) / 50;
-  if (window > 1) {
-    Series smooth = Smoothed(train_loss, 1 - 1 / window);
-    smooth.name = "training loss";
-    train_loss.name.clear();
-    train_loss.faint = true;
-    loss.series.push_back(train_loss);
-    loss.series.push_back(smooth);
-  } else if (!train_loss.y.empty()) {
-    train_loss.name = "training loss";
-    loss.series.push_back(train_loss);
+  train_loss.name = "training loss";
+  train_loss.faint = WorthSmoothing(train_loss);
+  if (!train_loss.y.empty()) loss.series.push_back(train_loss);
+  if (train_loss.faint) {
+    Series median = RunningMedian(train_loss);
+    median.name = "its running median";
+    median.faint = false;
+    loss.series.push_back(median);
   }
   if (!validation_loss.y.empty()) {
     validation_loss.name = "validation loss";

@@ -41,12 +41,14 @@ struct Chart {
   std::vector<Panel> panels;
 };
 
-// Exponential moving average with weight in [0, 1), corrected for its start, run forwards and then backwards, so that
-// the line does not lag behind its points. Values that are not finite are passed over.
-Series Smoothed(const Series& raw, double weight);
+// Every point as the median of those around it, a fiftieth of the series to each side, at its beginning, where losses
+// fall fast, as many before as after, and at its end what there is: it does not lag behind them, and a spike bends it
+// nowhere. Values that are not finite stay, and count for no other.
+Series RunningMedian(const Series& raw);
+bool WorthSmoothing(const Series& raw);  // a short series is shown as it is
 
-// The picture at the end of a run: training loss raw and smoothed with the validation loss; below it the accuracy,
-// where there is one. Points are (x, y) of each series; colours and faintness are set here.
+// The picture at the end of a run: training loss, raw and its running median, with the validation loss; below it the
+// accuracy, where there is one. Points are (x, y) of each series; colours and faintness are set here.
 Chart LossChart(const std::string& title, const std::string& x_label, Series train_loss, Series validation_loss,
                 Series accuracy);
 

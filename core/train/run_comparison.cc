@@ -1,10 +1,14 @@
 #include "core/train/run_comparison.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -20,7 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr char kRunConfig[] = "config.json", kLog[] = "0/log/metrics.jsonl", kSettings[] = "settings.txt";
 constexpr size_t kLargestConfig = size_t{1} << 20;
-constexpr int kDeepest = 8;  // levels of folders below the one that is given
+constexpr int kDeepest = 8;           // levels of folders below the one that is given
+constexpr size_t kMostRawLosses = 8;  // runs whose losses can be told apart behind the medians of all
 
 StatusOr<nlohmann::json> ReadConfig(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestConfig));
@@ -81,16 +86,10 @@ std::optional<double> Number(const MetricsRecord& record, const std::string& key
   return found->get<double>();
 }
 
-// The values of a field over the updates.
-Series Course(const LoggedRun& run, const std::string& key) {
-  Series series;
-  for (const MetricsRecord& record : run.records) {
-    const auto step = Number(record, "step"), value = Number(record, key);
-    if (!step || !value) continue;
-    series.x.push_back(*step);
-    series.y.push_back(*value);
-  }
-  return series;
+std::vector<double> FiniteValues(const LoggedRun& run, const std::string& key) {
+  std::vector<double> values = LoggedValues(run.records, key).y;
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  return values;
 }
 
 // The first thing that evaluation logs beside the loss; "": nothing.
@@ -105,24 +104,89 @@ std::string MetricOf(const LoggedRun& run) {
   return "";
 }
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
-  return values[values.size() / 2];
+// A logged rate is over the updates since the record before it.
+std::optional<double> ImagesPerSecond(const LoggedRun& run) {
+  double step = 0, updates = 0, time = 0;  // time: in seconds times the images of an update
+  const Series rates = LoggedValues(run.records, "images_per_s");
+  for (size_t i = 0; i < rates.y.size(); ++i) {
+    const double between = rates.x[i] - std::exchange(step, rates.x[i]);
+    if (!(rates.y[i] > 0) || between <= 0) continue;
+    updates += between;
+    time += between / rates.y[i];
+  }
+  return time > 0 ? std::optional(updates / time) : std::nullopt;
 }
 
-std::string OrDash(const std::optional<double>& value, const char* format, double factor = 1) {
-  return value ? fmt::format(fmt::runtime(format), *value * factor) : "-";
+// The log counts epochs that began. Their length shows where evaluations end them, which those at a run's last update
+// need not do.
+void CountEpochs(const LoggedRun& run, RunSummary* summary) {
+  const auto setting = [&](const char* key, int64_t otherwise) {
+    const auto found = run.config.find(key);
+    return found != run.config.end() && found->is_number_integer() ? found->get<int64_t>() : otherwise;
+  };
+  const int64_t steps = setting("steps", -1), every = setting("eval_every", 1);
+  int64_t begun = 0;
+  std::map<int64_t, int64_t> ends = {{0, 0}};  // of an epoch: the update
+  for (const MetricsRecord& record : run.records) {
+    const auto epoch = static_cast<int64_t>(Number(record, "epoch").value_or(0));
+    const auto step = static_cast<int64_t>(Number(record, "step").value_or(0));
+    begun = std::max(begun, epoch);
+    const bool due = every > 0 && epoch > 0 && epoch % every == 0;
+    if (record.contains("val_count") && step != steps && (due || (steps < 0 && epoch == setting("epochs", -1))))
+      ends[epoch] = step;
+  }
+  const auto last = std::prev(ends.end());
+  const int64_t beyond = summary->updates - last->second;
+  summary->epochs = static_cast<double>(last->first);
+  if (beyond <= 0) return;
+  if (last == ends.begin()) {
+    summary->epochs = static_cast<double>(std::max<int64_t>(begun - 1, 0));
+    summary->part_of_one = begun > 0;
+    return;
+  }
+  // Of the last ones: a run that goes on with another global batch has epochs of another length.
+  const auto before = std::prev(last);
+  const double length =
+      static_cast<double>(last->second - before->second) / static_cast<double>(last->first - before->first);
+  summary->epochs += static_cast<double>(beyond) / length;
+}
+
+// In one width for usual values: 0.6931, 1.234e-07, 5.1e+22.
+std::string LossText(double loss) {
+  const double size = std::abs(loss);
+  return size == 0 || (size >= 1e-3 && size < 1e5) ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss);
+}
+
+// Columns that the text, printable UTF-8, takes in a terminal.
+size_t ColumnsOf(std::string_view text) {
+  size_t columns = 0;
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<uint8_t>(text[i]);
+    const size_t bytes = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    uint32_t code = bytes == 1 ? first : first & (0x7Fu >> bytes);
+    for (size_t k = i + 1; k < std::min(i + bytes, text.size()); ++k) code = code << 6 | (text[k] & 0x3F);
+    i += bytes;
+    const auto in = [code](uint32_t low, uint32_t high) { return low <= code && code <= high; };
+    const bool joins = in(0x300, 0x36F) || in(0x200B, 0x200D) || in(0xFE00, 0xFE0F);
+    const bool wide = in(0x1100, 0x115F) || in(0x2E80, 0xA4CF) || in(0xAC00, 0xD7A3) || in(0xF900, 0xFAFF) ||
+                      in(0xFE30, 0xFE6F) || in(0xFF00, 0xFF60) || in(0xFFE0, 0xFFE6) || in(0x1F300, 0x1FAFF) ||
+                      in(0x20000, 0x3FFFD);
+    columns += joins ? 0 : wide ? 2 : 1;
+  }
+  return columns;
 }
 
 std::vector<std::vector<std::string>> Rows(const std::vector<const LoggedRun*>& runs) {
   std::vector<std::vector<std::string>> rows = {
-      {"run", "updates", "epochs", "loss", "val loss", "metric", "best", "images/s", "memory"}};
+      {"run", "updates", "epochs", "loss (last tenth)", "least val loss", "best metric", "images/s", "memory"}};
   for (const LoggedRun* run : runs) {
     const RunSummary s = Summarise(*run);
-    rows.push_back({Printable(run->name), fmt::format("{}", s.updates), fmt::format("{:g}", s.epochs),
-                    OrDash(s.loss, "{:.4f}"), OrDash(s.validation_loss, "{:.4f}"),
-                    s.metric.empty() ? "-" : Printable(s.metric), OrDash(s.best, "{:.4f}"),
-                    s.images_per_s ? ThroughputText(*s.images_per_s) : "-", OrDash(s.memory_bytes, "{:.1f} MB", 1e-6)});
+    rows.push_back({Printable(run->name), fmt::format("{}", s.updates),
+                    fmt::format("{:g}{}", std::round(s.epochs * 100) / 100, s.part_of_one ? "+" : ""),
+                    s.loss ? LossText(*s.loss) : "-", s.validation_loss ? LossText(*s.validation_loss) : "-",
+                    s.best ? fmt::format("{} {}", Printable(s.metric), LossText(*s.best)) : "-",
+                    s.images_per_s ? ThroughputText(*s.images_per_s) : "-",
+                    s.memory_bytes ? fmt::format("{:.1f} MB", *s.memory_bytes * 1e-6) : "-"});
   }
   return rows;
 }
@@ -162,25 +226,35 @@ void TellApart(std::vector<LoggedRun>& runs) {
   }
 }
 
+Series LoggedValues(const std::vector<MetricsRecord>& records, const std::string& key) {
+  Series series;
+  for (const MetricsRecord& record : records) {
+    const auto step = Number(record, "step");
+    const auto value = record.find(key);
+    if (!step || value == record.end() || !(value->is_number() || value->is_null())) continue;
+    series.x.push_back(*step);
+    series.y.push_back(value->is_null() ? std::numeric_limits<double>::quiet_NaN() : value->get<double>());
+  }
+  return series;
+}
+
 RunSummary Summarise(const LoggedRun& run) {
   RunSummary summary;
-  for (const MetricsRecord& record : run.records) {
+  for (const MetricsRecord& record : run.records)
     summary.updates = std::max(summary.updates, static_cast<int64_t>(Number(record, "step").value_or(0)));
-    summary.epochs = std::max(summary.epochs, Number(record, "epoch").value_or(0));
+  CountEpochs(run, &summary);
+  if (std::vector<double> losses = LoggedValues(run.records, "loss").y; !losses.empty()) {
+    losses.erase(losses.begin(), losses.end() - static_cast<long>((losses.size() + 9) / 10));
+    std::erase_if(losses, [](double loss) { return !std::isfinite(loss); });
+    summary.loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
   }
-  if (const std::vector<double> losses = Course(run, "loss").y; !losses.empty()) {
-    const size_t last = (losses.size() + 9) / 10;
-    double sum = 0;
-    for (size_t i = losses.size() - last; i < losses.size(); ++i) sum += losses[i];
-    summary.loss = sum / static_cast<double>(last);
-  }
-  if (const auto losses = Course(run, "val_loss").y; !losses.empty())
+  if (const auto losses = FiniteValues(run, "val_loss"); !losses.empty())
     summary.validation_loss = *std::min_element(losses.begin(), losses.end());
   summary.metric = MetricOf(run);
-  if (const auto values = Course(run, summary.metric).y; !values.empty())
+  if (const auto values = FiniteValues(run, summary.metric); !values.empty())
     summary.best = *std::max_element(values.begin(), values.end());
-  if (const auto rates = Course(run, "images_per_s").y; !rates.empty()) summary.images_per_s = Median(rates);
-  if (const auto memory = Course(run, "memory_bytes").y; !memory.empty())
+  summary.images_per_s = ImagesPerSecond(run);
+  if (const auto memory = FiniteValues(run, "memory_bytes"); !memory.empty())
     summary.memory_bytes = *std::max_element(memory.begin(), memory.end());
   return summary;
 }
@@ -193,28 +267,33 @@ Chart ComparisonChart(const std::string& title, const std::vector<const LoggedRu
   }
   struct Part {
     std::string label, key;
-    bool smooth = false;
     double factor = 1;
   };
-  const Part parts[] = {{"training loss", "loss", true},
+  const Part parts[] = {{"training loss", "loss"},
                         {"validation loss", "val_loss"},
                         {metric, metric},
                         {"images/s", "images_per_s"},
-                        {"memory, MB", "memory_bytes", false, 1e-6}};
+                        {"memory, MB", "memory_bytes", 1e-6}};
   for (const Part& part : parts) {
     if (part.key.empty()) continue;
     Panel panel{part.label, {}};
+    bool any = false;
     for (size_t i = 0; i < runs.size(); ++i) {
-      Series course = Course(*runs[i], part.key);
-      if (course.y.empty()) continue;
+      Series course = LoggedValues(runs[i]->records, part.key);
+      any = any || !course.y.empty();
       for (double& value : course.y) value *= part.factor;
       course.color = static_cast<int>(i);
-      const double window = static_cast<double>(course.y.size()) / 50;
-      if (part.smooth && window > 1) course = Smoothed(course, 1 - 1 / window);
+      if (part.key == "loss" && WorthSmoothing(course)) {
+        panel.y_label = "training loss, running median";
+        Series raw = std::exchange(course, RunningMedian(course));
+        raw.faint = true;
+        if (runs.size() <= kMostRawLosses) panel.series.push_back(std::move(raw));
+      }
+      // The first panel names every run, also one of which only others show something.
       if (chart.panels.empty()) course.name = Printable(runs[i]->name);
-      panel.series.push_back(std::move(course));
+      if (!course.y.empty() || !course.name.empty()) panel.series.push_back(std::move(course));
     }
-    if (!panel.series.empty()) chart.panels.push_back(std::move(panel));
+    if (any) chart.panels.push_back(std::move(panel));
   }
   return chart;
 }
@@ -223,12 +302,14 @@ std::string ComparisonTable(const std::vector<const LoggedRun*>& runs) {
   const auto rows = Rows(runs);
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], ColumnsOf(row[i]));
   }
   std::string text;
   for (const auto& row : rows) {
-    text += fmt::format("  {:<{}}", row[0], widths[0]);
-    for (size_t i = 1; i < row.size(); ++i) text += fmt::format("  {:>{}}", row[i], widths[i]);
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string space(widths[i] - ColumnsOf(row[i]), ' ');
+      text += "  " + (i == 0 ? row[i] + space : space + row[i]);
+    }
     text += '\n';
   }
   return text;

@@ -35,20 +35,27 @@ StatusOr<FoundRuns> FindRuns(const std::string& path);
 // Folders differ.
 void TellApart(std::vector<LoggedRun>& runs);
 
-// What a run comes to. Absent: its log does not say.
+// The values of a field over the updates ("step"). What is not finite, null in the log, is NaN here: it breaks a line.
+Series LoggedValues(const std::vector<MetricsRecord>& records, const std::string& key);
+
+// What a run comes to. Absent: its log does not say. Numbers that are not finite are passed over.
 struct RunSummary {
   int64_t updates = 0;
-  double epochs = 0;
-  std::optional<double> loss, validation_loss;  // training: mean of the last tenth of the log; validation: the least
-  std::string metric;                           // "top1": the first that evaluation logs beside its loss
-  std::optional<double> best;                   // its greatest
-  std::optional<double> images_per_s;           // median
-  std::optional<double> memory_bytes;           // most
+  double epochs = 0;         // as many as were trained: 2.05
+  bool part_of_one = false;  // and a part of a further one, whose length the log does not say
+  // Mean of the last tenth of the logged training losses, NaN where none of them is finite, and the least validation
+  // loss.
+  std::optional<double> loss, validation_loss;
+  std::string metric;                  // "top1": the first that evaluation logs beside its loss
+  std::optional<double> best;          // its greatest
+  std::optional<double> images_per_s;  // over the time of the updates, without what evaluations and checkpoints took
+  std::optional<double> memory_bytes;  // most
 };
 RunSummary Summarise(const LoggedRun& run);
 
-// Training loss, smoothed, validation loss, the first metric, throughput and memory over the updates, a colour for each
-// run. Panels of which no run says anything are left out.
+// Running median of the training loss, with the loss itself behind it where the runs are few, validation loss, the
+// first metric, throughput and memory over the updates, a colour for each run. Panels of which no run says anything are
+// left out.
 Chart ComparisonChart(const std::string& title, const std::vector<const LoggedRun*>& runs);
 
 // A table with a line for each run, for a terminal.

@@ -4,6 +4,7 @@
 
 #include "core/base/logging.h"
 #include "core/train/picture.h"
+#include "core/train/run_comparison.h"
 
 namespace switchyard {
 namespace {
@@ -12,18 +13,10 @@ namespace {
 StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_folder, const std::string& title,
                                 const Metric& best) {
   SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadMetrics(log));
-  Series train{"train loss", {}, {}}, validation{"validation loss", {}, {}}, drawn{best.words, {}, {}};
-  const auto add = [](Series& series, const MetricsRecord& r, const std::string& key) {
-    if (!r.contains(key) || !r[key].is_number() || !r.contains("step") || !r["step"].is_number()) return;
-    series.x.push_back(r["step"].get<double>());
-    series.y.push_back(r[key].get<double>());
-  };
-  for (const MetricsRecord& r : records) {
-    add(train, r, "loss");
-    add(validation, r, "val_loss");
-    add(drawn, r, best.log);
-  }
-  const Chart chart = LossChart(title, "update", train, validation, drawn);
+  Series metric = LoggedValues(records, best.log);
+  metric.name = best.words;
+  const Chart chart =
+      LossChart(title, "update", LoggedValues(records, "loss"), LoggedValues(records, "val_loss"), metric);
   SY_RETURN_IF_ERROR(SaveChart(chart, run_folder + "/loss.svg"));
   SY_RETURN_IF_ERROR(SaveChart(chart, run_folder + "/loss.png"));
   return run_folder + "/loss.png";

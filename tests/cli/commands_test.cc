@@ -490,6 +490,19 @@ TEST_F(Commands, ARunsPageAndItsEventFileShowSamplesWithTheirPredictions) {
   EXPECT_THAT(text_of("report/mlp-shapes.html"), HasSubstr("<p>None: no checkpoint at"));
 }
 
+TEST_F(Commands, PlotKeepsChartsApartWhoseTagsAreNearlyOneFileName) {
+  for (const char* tag : {"a b", "a_b", "日本", "中国"}) {
+    const std::string run = In(std::string("runs/mlp/") + tag + "/x/run");
+    std::filesystem::create_directories(run + "/0/log");
+    std::ofstream(run + "/config.json") << R"({"model": "mlp", "dataset": "shapes"})";
+    std::ofstream(run + "/0/log/metrics.jsonl") << R"({"step":1,"loss":1})"
+                                                << "\n";
+  }
+  ExpectSuccess(Run("plot runs --to=report"));
+  for (const char* name : {"mlp-a_b", "mlp-a_b-2", "mlp-日本", "mlp-中国"})
+    EXPECT_TRUE(std::filesystem::exists(In(std::string("report/") + name + ".png"))) << name;
+}
+
 TEST_F(Commands, BenchComparesConfigurationsAndNamesTheOneThatFails) {
   const std::string bench = "bench --model=mlp --width=16 --batch_size=4 --steps=3 --device=cpu --nproc_per_node=2 ";
   const CommandResult compared =

@@ -1,5 +1,7 @@
 #include "core/train/run_comparison.h"
 
+#include <cmath>
+
 #include "gmock/gmock.h"
 #include "tests/train/scratch.h"
 
@@ -66,7 +68,7 @@ TEST_F(ComparedRuns, AreSummedUpByWhatTheyLogged) {
   EXPECT_EQ(summary.validation_loss, 0.25);
   EXPECT_EQ(summary.metric, "miou");
   EXPECT_EQ(summary.best, 0.75);
-  EXPECT_EQ(summary.images_per_s, 600);
+  EXPECT_NEAR(*summary.images_per_s, 341.417, 0.001) << "1000 images in 2.929 s";
   EXPECT_EQ(summary.memory_bytes, 2e6);
 }
 
@@ -90,6 +92,66 @@ TEST_F(ComparedRuns, AreDrawnTogetherWithAColourEach) {
                           Not(HasSubstr("http://127")), Not(HasSubstr("<script"))));
 }
 
+TEST_F(ComparedRuns, CountImagesOverTheTimeThatTheyTook) {
+  const auto rate = [&](const std::string& log) {
+    Write("run", log);
+    return Summarise(FindRuns(In("run"))->runs.at(0)).images_per_s;
+  };
+  EXPECT_DOUBLE_EQ(*rate("{\"step\":1,\"images_per_s\":10}\n{\"step\":100,\"images_per_s\":990}\n"), 500);
+  EXPECT_DOUBLE_EQ(*rate("{\"step\":1,\"images_per_s\":10}\n{\"step\":100,\"val_loss\":1}\n"), 10);
+  EXPECT_FALSE(rate("{\"step\":1,\"images_per_s\":null}\n"));
+}
+
+TEST_F(ComparedRuns, CountTheEpochsThatWereTrained) {
+  const auto epochs = [&](const std::string& settings, const std::string& log) {
+    Write("run", log);
+    WriteText(In("run/config.json"), R"({"model": "mlp", "dataset": "shapes")" + settings + "}");
+    const RunSummary summary = Summarise(FindRuns(In("run"))->runs.at(0));
+    return fmt::format("{:g}{}", summary.epochs, summary.part_of_one ? "+" : "");
+  };
+  const std::string first = "{\"step\":14,\"epoch\":1,\"loss\":1}\n",
+                    ends = "{\"step\":20,\"epoch\":1,\"val_count\":8}\n{\"step\":40,\"epoch\":2,\"val_count\":8}\n",
+                    last = "{\"step\":41,\"epoch\":3,\"loss\":1}\n",
+                    at_last = "{\"step\":41,\"epoch\":3,\"val_count\":8}\n";
+  EXPECT_EQ(epochs(R"(, "steps": 41, "eval_every": 1)", first + ends + last + at_last), "2.05");
+  EXPECT_EQ(epochs(R"(, "epochs": 9, "eval_every": 1)", first + ends + last), "2.05");
+  EXPECT_EQ(epochs(R"(, "epochs": 2, "eval_every": 0)", first + "{\"step\":40,\"epoch\":2,\"val_count\":8}\n"), "2");
+  EXPECT_EQ(epochs(R"(, "steps": 41, "eval_every": 0)", first + last + at_last), "2+");
+  EXPECT_EQ(epochs(R"(, "epochs": 9)", first), "0+");
+}
+
+TEST_F(ComparedRuns, ShowTheLossThatWas) {
+  std::string spike, gap;
+  for (int step = 1; step <= 400; ++step) {
+    spike += fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, step == 105 ? 6e7 : 2);
+    gap += fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, step > 350 ? "null" : "2");
+  }
+  Write("runs/mlp/t/a/run", spike);
+  Write("runs/mlp/t/b/run", gap);
+  Write("runs/mlp/t/c/run", "{\"step\":1,\"val_loss\":5e22}\n");
+  const auto found = FindRuns(In("runs"));
+  ASSERT_TRUE(found.ok() && found->runs.size() == 3);
+  const auto runs = Pointers(*found);
+  const Panel losses = ComparisonChart("t", runs).panels[0];
+  EXPECT_EQ(losses.y_label, "training loss, running median");
+  ASSERT_THAT(losses.series, SizeIs(5)) << "raw and smoothed of two runs, and the third's name";
+  EXPECT_TRUE(losses.series[0].faint && losses.series[0].name.empty());
+  EXPECT_EQ(losses.series[0].y[104], 6e7);
+  EXPECT_THAT(losses.series[1].y, testing::Each(2));
+  EXPECT_TRUE(std::isnan(losses.series[3].y[360])) << "the line breaks";
+  EXPECT_EQ(losses.series[4].name, "c/run");
+  EXPECT_TRUE(std::isnan(*Summarise(*runs[1]).loss)) << "nothing of the last tenth is finite";
+  EXPECT_THAT(ComparisonTable(runs), AllOf(HasSubstr("5e+22"), HasSubstr("2.0000"), HasSubstr("nan")));
+}
+
+TEST_F(ComparedRuns, StandInLineWhateverTheScriptOfTheirNames) {
+  for (const char* name : {"runs/mlp/t/日本/é", "runs/mlp/t/a/run"}) Write(name, "{\"step\":12345,\"loss\":1}\n");
+  const auto found = FindRuns(In("runs"));
+  ASSERT_TRUE(found.ok() && found->runs.size() == 2);
+  EXPECT_THAT(ComparisonTable(Pointers(*found)),
+              AllOf(HasSubstr("  run     updates"), HasSubstr("  日本/é    12345"), HasSubstr("  a/run     12345")));
+}
+
 TEST_F(ComparedRuns, WithOneNameAreCalledByTheirFolders) {
   for (const char* run : {"mine/first/run", "theirs/first/run", "theirs/second/run"}) Write(run, Log(2));
   auto found = FindRuns(In("."));
@@ -109,6 +171,14 @@ TEST(Legends, TakeAsManyRowsAsTheyNeed) {
   const Raster usual = RenderImage(chart, 1);
   EXPECT_EQ(usual.height, 420);
   EXPECT_EQ(tall.height, 420 + 2 * 18);
+}
+
+TEST(Legends, SayHowManyMoreThereAre) {
+  Chart chart{"t", "x", {{"y", {}}}};
+  for (int i = 0; i < 100; ++i)
+    chart.panels[0].series.push_back({fmt::format("a run with a long name {}", i), {0, 1}, {0.0, 1.0 + i}, i});
+  EXPECT_EQ(RenderImage(chart, 1).height, 420 + 5 * 18);
+  EXPECT_THAT(RenderSvg(chart), AllOf(HasSubstr(" name 0<"), HasSubstr(">and 80 more<"), Not(HasSubstr(" name 99<"))));
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ const std::vector<Command>& Commands() {
        "accuracy, "
        "throughput and memory of its runs.\n"
        "A log that is missing or broken is named, and the others are drawn.\n"
+       "2+ epochs: two and a part of a third, where the log does not say how long an epoch is.\n"
        "--html adds a page; that of a single run shows validation samples with its predictions (--data says where).\n",
        {{"to", "html"}, true},
        PlotCommand},

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <set>
 
 #include "absl/flags/flag.h"
 #include "core/base/logging.h"
@@ -17,13 +18,16 @@
 namespace switchyard {
 namespace {
 
-// A name of a file from names of models and tags, which may hold anything.
-std::string FileName(const std::string& model, const std::string& tag) {
-  std::string name = model + "-" + tag;
+// A name of a file from names of models and tags, which may hold anything: letters of any script stay. Where another
+// has it already it gets a number.
+std::string FileName(const std::string& model, const std::string& tag, std::set<std::string>* taken) {
+  std::string name = Printable(model + "-" + tag);
   std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c) && c != '-' && c != '_' && c != '.'; },
-      '_');
-  return name;
+      name.begin(), name.end(),
+      [](unsigned char c) { return c < 0x80 && !std::isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');
+  std::string own = name;
+  for (int number = 2; !taken->insert(own).second; ++number) own = fmt::format("{}-{}", name, number);
+  return own;
 }
 
 Status WriteText(const std::string& path, const std::string& text) {
@@ -79,10 +83,11 @@ Status PlotCommand(const CommandLine& line) {
   std::map<std::pair<std::string, std::string>, std::vector<const LoggedRun*>> groups;
   for (const LoggedRun& run : found.runs) groups[{run.model, run.tag}].push_back(&run);
   const std::string to = absl::GetFlag(FLAGS_to);
+  std::set<std::string> taken;
   for (const auto& [key, runs] : groups) {
     const std::string title = fmt::format("{} on {}", Printable(key.first), Printable(key.second));
     fmt::print("{}\n{}", title, ComparisonTable(runs));
-    const std::string path = to + "/" + FileName(key.first, key.second);
+    const std::string path = to + "/" + FileName(key.first, key.second, &taken);
     const Chart chart = ComparisonChart(title, runs);
     for (const char* ending : {".svg", ".png"}) SY_RETURN_IF_ERROR(SaveChart(chart, path + ending));
     fmt::print("  {}.png, .svg", path);
