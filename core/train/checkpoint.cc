@@ -170,8 +170,25 @@ StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
     if (!error) return folder.string();
   }
   return NotFound(
-      "no checkpoint at {}: expected a folder with state.json, a run folder with checkpoints/latest, or <run>/best",
-      path);
+      "no checkpoint at {}: expected a folder with state.json, a run folder with checkpoints/latest, or <run>/best{}",
+      path, OthersBeside(path));
+}
+
+std::string OthersBeside(const std::string& path) {
+  fs::path given(path);
+  if (!given.has_filename()) given = given.parent_path();
+  std::error_code error;
+  const fs::path itself =
+      fs::canonical(fs::exists(given / kCheckpointRecord, error) ? given : given / "checkpoints" / "latest", error);
+  fs::path newest;
+  for (const fs::path& folder : {given.parent_path(), given / "checkpoints", given / "run" / "checkpoints"}) {
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+      const fs::path& other = entry.path();
+      if (!other.filename().string().starts_with("step-") || !fs::exists(other / kCheckpointRecord, error)) continue;
+      if (fs::canonical(other, error) != itself && other.filename() > newest.filename()) newest = other;
+    }
+  }
+  return newest.empty() ? "" : "; another checkpoint beside it: " + newest.string();
 }
 
 StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path) {

@@ -230,6 +230,21 @@ TEST_F(Runs, SkippedUpdatesAreCountedOverAllPartsOfARun) {
   EXPECT_EQ(Logged(run_, "skipped_updates"), whole);
 }
 
+// What else there is to go on from is named where a checkpoint is damaged or its link is gone.
+TEST_F(Runs, ADamagedCheckpointLeadsToTheOneBeforeIt) {
+  ExpectSuccess(Run(SmallTraining("--save_every=2")));
+  const std::string checkpoints = In(run_ + "/checkpoints");
+  std::fstream state(checkpoints + "/step-00000006/state.safetensors", std::ios::in | std::ios::out | std::ios::ate);
+  ASSERT_TRUE(state.is_open());
+  state.seekp(-1, std::ios::end);
+  state.put('\x7f');
+  state.close();
+  const std::string before = "; another checkpoint beside it: ";
+  ExpectRefused(Run("train --steps=9 --resume=" + run_), {"is damaged", before, "checkpoints/step-00000004"});
+  std::filesystem::remove(checkpoints + "/latest");
+  ExpectRefused(Run("train --steps=9 --resume=" + run_), {"no checkpoint at", before, "checkpoints/step-00000006"});
+}
+
 TEST_F(Runs, APictureThatCannotBeDrawnFailsNoTraining) {
   ExpectSuccess(Run(SmallTraining()));
   for (const char* picture : {"/loss.svg", "/loss.png"}) {

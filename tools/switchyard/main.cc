@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <new>
+#include <system_error>
 
 #include "absl/flags/flag.h"
 #include "core/base/environment.h"
@@ -302,6 +303,13 @@ int GuardedMain(const std::vector<std::string>& arguments) {
                           "model or --batch_size, and look at the limits of this shell (ulimit -a)",
                           command));
   } catch (const std::exception& exception) {
+    const auto* const of_system = dynamic_cast<const std::system_error*>(&exception);
+    if (of_system != nullptr && of_system->code() == std::errc::resource_unavailable_try_again) {
+      return Fail(
+          ResourceExhausted("the system gives {} no more threads; raise its limits (ulimit -u, a container's limit of "
+                            "processes), or lower --threads and --workers",
+                            command));
+    }
     return Fail(Internal("{} ended by an exception: {}; {}", command, Printable(exception.what(), 4096), kWhoThrew));
   } catch (...) {
     return Fail(Internal("{} ended by an exception that is no std::exception; {}", command, kWhoThrew));
