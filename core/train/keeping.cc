@@ -18,6 +18,7 @@
 #include "core/train/mixed_precision.h"
 #include "core/train/save_meeting.h"
 #include "core/train/snapshot.h"
+#include "core/train/told_by_another.h"
 
 namespace switchyard {
 namespace {
@@ -185,12 +186,12 @@ Status Keeping::MakeOrTakeUpRunFolder() {
   return WriteRunConfig(run_folder_, config_);
 }
 
-// What rank 0 says to all, or its error to all: Aborted on the others, whose own it is not.
+// What rank 0 says to all, or its error to all.
 static Status TellAll(World& world, const Status& status, std::string* text) {
   std::string verdict = status.ok() ? "+" + *text : "-" + Message(status);
   SY_RETURN_IF_ERROR(world.BroadcastText(verdict, 0));
   if (world.rank() == 0) return status;
-  if (verdict[0] == '-') return Aborted("{}", verdict.substr(1));
+  if (verdict[0] == '-') return ToldByAnother(FailedPrecondition("{}", verdict.substr(1)));
   *text = verdict.substr(1);
   return OkStatus();
 }

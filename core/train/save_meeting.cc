@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/base/text.h"
+#include "core/train/told_by_another.h"
 
 namespace switchyard {
 namespace {
@@ -83,7 +84,7 @@ Status SaveMeeting::End(const Status& status) {
   if (!rendezvous_.health().ok()) return OkStatus();
   if (verdict.ok()) return status;
   // An error here may follow from another rank's; where there is none, it is another's.
-  return status.ok() ? Aborted("{}", Message(verdict.status())) : verdict.status();
+  return status.ok() ? ToldByAnother(verdict.status()) : verdict.status();
 }
 
 }  // namespace switchyard

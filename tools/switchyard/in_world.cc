@@ -10,6 +10,7 @@
 #include "core/base/logging.h"
 #include "core/runtime/processes/launch_report.h"
 #include "core/train/replicas.h"
+#include "core/train/told_by_another.h"
 
 namespace switchyard {
 namespace {
@@ -54,8 +55,10 @@ Status InWorld(const TrainConfig& config, const ProcessMap& ranks, absl::Functio
   SY_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Join(request));
   const Status status = body(*world);
   if (!status.ok() && world->size() > 1) {
-    // Of a peer's end LeaveAfterPeer tells, on another thread; what another rank has told all is for that one to report.
-    if (!world->rendezvous->health().ok() || absl::IsAborted(status)) std::this_thread::sleep_for(std::chrono::seconds(2));
+    // Of a peer's end LeaveAfterPeer tells, on another thread; what another rank has told all is for that one to
+    // report.
+    if (!world->rendezvous->health().ok() || WasToldByAnother(status))
+      std::this_thread::sleep_for(std::chrono::seconds(2));
     if (!LeaveErrorToLauncher(Message(status))) LogError("{}", Message(status));
     std::fflush(nullptr);
     world->rendezvous->ReportFailure(status);
