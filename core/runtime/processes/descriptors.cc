@@ -33,8 +33,8 @@ Status MakeRoomForDescriptors(int more, const std::string& what) {
                              std::strerror(errno));
   if (raised.rlim_cur >= used + kFewestOthers) return OkStatus();
   return ResourceExhausted(
-      "{} need at least {} file descriptors in this process, which may have {}; raise the hard limit of open files (`ulimit -Hn "
-      "{}` as root, `nofile` in /etc/security/limits.conf, LimitNOFILE= of a service)",
+      "{} need at least {} file descriptors in this process, which may have {}; raise the hard limit of open files "
+      "(`ulimit -Hn {}` as root, `nofile` in /etc/security/limits.conf, LimitNOFILE= of a service)",
       what, used + kFewestOthers, limit.rlim_max, needed);
 }
 
