@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/graph/graph.h"
+#include "core/graph/part_runs.h"
 
 namespace switchyard::nn {
 
@@ -15,5 +16,9 @@ namespace switchyard::nn {
 // (absolute, as timm's trunc_normal_).
 std::vector<float> InitialValues(const std::string& name, const TensorType& type, const Initializer& initializer,
                                  uint64_t seed);
+
+// Of a tensor those elements alone that `runs` names, where it puts them: what a rank draws that holds a part of it.
+std::vector<float> InitialElements(const std::string& name, const std::vector<PartRun>& runs,
+                                   const Initializer& initializer, uint64_t seed);
 
 }  // namespace switchyard::nn

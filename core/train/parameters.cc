@@ -4,10 +4,12 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <mutex>
 
 #include "core/base/logging.h"
 #include "core/base/parallel.h"
+#include "core/graph/part_runs.h"
 #include "core/optim/optimizer.h"
 
 namespace switchyard {
@@ -20,14 +22,24 @@ Status UploadParameter(const Engine& engine, const std::string& name, const std:
   return UploadWhole(engine, name, values.data());
 }
 
-// Of all bits of all values, by FNV-1a over words, whose upper half is mixed into the lower; never 0.
-uint64_t DigestOf(const std::vector<float>& values) {
-  uint64_t digest = 0xCBF29CE484222325ull;
-  for (const float value : values) {
-    digest = (digest ^ std::bit_cast<uint32_t>(value)) * 0x100000001B3ull;
-    digest ^= digest >> 32;
+// FNV-1a over words, whose upper half is mixed into the lower.
+class Digest {
+ public:
+  void Add(uint64_t word) {
+    digest_ = (digest_ ^ word) * 0x100000001B3ull;
+    digest_ ^= digest_ >> 32;
   }
-  return std::max<uint64_t>(digest, 1);
+  uint64_t value() const { return std::max<uint64_t>(digest_, 1); }  // never 0
+
+ private:
+  uint64_t digest_ = 0xCBF29CE484222325ull;
+};
+
+// Of all bits of all values.
+uint64_t DigestOf(const std::vector<float>& values) {
+  Digest digest;
+  for (const float value : values) digest.Add(std::bit_cast<uint32_t>(value));
+  return digest.value();
 }
 
 // The tensor of which ranks hold parts, this one `held`.
@@ -96,38 +108,77 @@ namespace {
 struct Weight {
   const std::string* name;
   const Layout::Entry* entry;
-  TensorType whole() const { return {entry->type.dtype, entry->whole_shape()}; }
+  std::vector<PartRun> held;  // by this rank
 };
 
-// Ranks that have drawn other weights than the first that has drawn them take those of that rank. `digests`: of what
-// this rank has drawn, 0 where it holds nothing of a weight. Collective.
-Status AgreeOnWeights(Engine& engine, const std::vector<Weight>& weights, const std::vector<uint64_t>& digests,
+// What a rank holds of a weight and has drawn of it; zeros: nothing.
+struct Drawn {
+  uint64_t held = 0, elements = 0, digest = 0;
+};
+
+uint64_t DigestOf(const std::vector<PartRun>& runs) {
+  Digest digest;
+  for (const PartRun& run : runs) {
+    for (const int64_t number : {run.whole, run.at, run.elements}) digest.Add(static_cast<uint64_t>(number));
+  }
+  return digest.value();
+}
+
+Drawn DrawnOf(const Weight& weight, const std::vector<float>& values) {
+  return {DigestOf(weight.held), values.size(), DigestOf(values)};
+}
+
+// `values` of what this rank holds of a weight. An average of it has the same elements, or those of a piece of them.
+Status UploadHeld(const Engine& engine, const Weight& weight, std::vector<float> values) {
+  const std::string average = AverageOf(*weight.name);
+  if (const Layout::Entry* entry = engine.layout().Find(average)) {
+    std::vector<float> of_average = values;
+    if (entry->part && RunsOf(*entry->part) != weight.held) {
+      Part piece = *entry->part;
+      piece.of = nullptr;
+      CutPart(piece, sizeof(float), reinterpret_cast<const std::byte*>(values.data()),
+              reinterpret_cast<std::byte*>(of_average.data()));
+    }
+    of_average.resize(entry->bytes / sizeof(float));
+    SY_RETURN_IF_ERROR(engine.memory().Upload(average, of_average.data(), entry->bytes));
+  }
+  values.resize(weight.entry->bytes / sizeof(float));  // zeros behind the last one
+  return engine.memory().Upload(*weight.name, values.data(), weight.entry->bytes);
+}
+
+// Of ranks that hold the same of a weight, those that have drawn something else than the first of them take what that
+// one has drawn. Collective.
+Status AgreeOnWeights(Engine& engine, const std::vector<Weight>& weights, const std::vector<Drawn>& own,
                       const std::function<std::vector<float>(const Weight&)>& draw) {
   Communicator& communicator = *engine.world().communicator;
   const auto ranks = static_cast<size_t>(communicator.size());
-  std::vector<uint64_t> all(digests.size() * ranks);
+  const auto rank = static_cast<size_t>(communicator.rank());
+  std::vector<Drawn> all(own.size() * ranks);
   SY_RETURN_IF_ERROR(
-      communicator.AllGather("weights/digests", digests.data(), all.data(), digests.size() * sizeof(uint64_t), SY_U8));
+      communicator.AllGather("weights/digests", own.data(), all.data(), own.size() * sizeof(Drawn), SY_U8));
   for (size_t i = 0; i < weights.size(); ++i) {
-    const auto of = [&](size_t rank) { return all[rank * digests.size() + i]; };
-    size_t first = 0;
-    while (first + 1 < ranks && of(first) == 0) ++first;
-    std::vector<int> others;
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      if (of(rank) != 0 && of(rank) != of(first)) others.push_back(static_cast<int>(rank));
+    const auto of = [&](size_t r) -> const Drawn& { return all[r * own.size() + i]; };
+    std::map<uint64_t, size_t> firsts;             // by what they hold
+    std::map<size_t, std::vector<size_t>> others;  // that have drawn something else, by the first
+    for (size_t r = 0; r < ranks; ++r) {
+      if (of(r).held == 0) continue;
+      const size_t first = firsts.try_emplace(of(r).held, r).first->second;
+      if (of(r).digest != of(first).digest) others[first].push_back(r);
     }
-    if (others.empty()) continue;
-    if (engine.world().rank() == 0) {
-      LogWarning(
-          "{} as rank{} {} draw{} it from the seed differs from that of rank {}, which all take (is there another "
-          "processor or another version on their host?)",
-          *weights[i].name, others.size() > 1 ? "s" : "", fmt::join(others, ", "), others.size() > 1 ? "" : "s", first);
+    for (const auto& [first, differing] : others) {
+      if (rank == 0) {
+        LogWarning(
+            "{} as rank{} {} draw{} it from the seed differs from that of rank {}, which all take (is there another "
+            "processor or another version on their host?)",
+            *weights[i].name, differing.size() > 1 ? "s" : "", fmt::join(differing, ", "),
+            differing.size() > 1 ? "" : "s", first);
+      }
+      std::vector<float> values(of(first).elements);
+      if (rank == first) values = draw(weights[i]);
+      SY_RETURN_IF_ERROR(communicator.Broadcast(("weights/" + *weights[i].name).c_str(), values.data(), values.size(),
+                                                SY_F32, static_cast<int>(first)));
+      if (own[i].held == of(first).held) SY_RETURN_IF_ERROR(UploadHeld(engine, weights[i], std::move(values)));
     }
-    std::vector<float> values(static_cast<size_t>(Elements(weights[i].entry->whole_shape())));
-    if (engine.world().rank() == static_cast<int>(first)) values = draw(weights[i]);
-    SY_RETURN_IF_ERROR(communicator.Broadcast(("weights/" + *weights[i].name).c_str(), values.data(), values.size(),
-                                              SY_F32, static_cast<int>(first)));
-    if (digests[i] != 0) SY_RETURN_IF_ERROR(UploadParameter(engine, *weights[i].name, values));
   }
   return OkStatus();
 }
@@ -138,24 +189,26 @@ Status InitializeParameters(Engine& engine, uint64_t seed, const DrawWeight& dra
   World& world = engine.world();
   std::vector<Weight> weights;
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.is_weight()) weights.push_back({&name, &entry});
+    if (!entry.is_weight()) continue;
+    const std::vector<PartRun> all = {{0, 0, entry.type.elements()}};
+    weights.push_back({&name, &entry, entry.part ? RunsOf(*entry.part) : all});
   }
   if (world.size() > 1) SY_RETURN_IF_ERROR(world.communicator->Broadcast("seed", &seed, sizeof seed, SY_U8, 0));
-  const auto drawn = [&](const Weight& w) { return draw(*w.name, w.whole(), w.entry->initializer, seed); };
-  // Every rank draws the whole of what it holds a part of, and lets each tensor go as soon as it is drawn.
-  std::vector<uint64_t> digests(weights.size());
+  const auto drawn = [&](const Weight& w) { return draw(*w.name, w.held, w.entry->initializer, seed); };
+  // Each tensor is let go as soon as it is drawn and uploaded.
+  std::vector<Drawn> own(weights.size());
   std::mutex mutex;
   Status status;
   ParallelFor(world.host_threads, static_cast<int64_t>(weights.size()), [&](int64_t i) {
     const Weight& weight = weights[static_cast<size_t>(i)];
-    if (weight.entry->part && weight.entry->part->begin == weight.entry->part->end) return;
-    const std::vector<float> values = drawn(weight);
-    if (world.size() > 1) digests[static_cast<size_t>(i)] = DigestOf(values);
+    if (weight.held.empty()) return;
+    std::vector<float> values = drawn(weight);
+    if (world.size() > 1) own[static_cast<size_t>(i)] = DrawnOf(weight, values);
     const std::lock_guard lock(mutex);
-    status.Update(UploadParameter(engine, *weight.name, values));
+    status.Update(UploadHeld(engine, weight, std::move(values)));
   });
   SY_RETURN_IF_ERROR(status);
-  if (world.size() > 1) SY_RETURN_IF_ERROR(AgreeOnWeights(engine, weights, digests, drawn));
+  if (world.size() > 1) SY_RETURN_IF_ERROR(AgreeOnWeights(engine, weights, own, drawn));
   return engine.RefreshHalves();
 }
 

@@ -17,12 +17,12 @@ namespace switchyard {
 Status VerifyParameters(const Engine& engine);
 
 // What is uploaded here is also the start of a parameter's average, where the run keeps averages.
-// Starting weights from the seed of rank 0, equal on all ranks: each rank draws them by itself, 8 bytes a weight say
-// whether all have drawn the same, and a weight that differs is taken from one rank, with a warning that names the
-// others. `draw` is another one in tests. Collective.
-using DrawWeight = std::function<std::vector<float>(const std::string& name, const TensorType& type,
+// Starting weights from the seed of rank 0, equal on all ranks: each rank draws by itself the elements that it holds;
+// 24 bytes a weight say what it holds and whether all that hold the same have drawn the same, and what differs is taken
+// from the first of them, with a warning that names the others. `draw` is another one in tests. Collective.
+using DrawWeight = std::function<std::vector<float>(const std::string& name, const std::vector<PartRun>& runs,
                                                     const Initializer& initializer, uint64_t seed)>;
-Status InitializeParameters(Engine& engine, uint64_t seed, const DrawWeight& draw = nn::InitialValues);
+Status InitializeParameters(Engine& engine, uint64_t seed, const DrawWeight& draw = nn::InitialElements);
 
 // Weights that each rank has read from `path` by itself: FailedPrecondition, on all ranks, names the first rank and
 // weight that are not as on rank 0. Collective.

@@ -142,6 +142,41 @@ TEST(InitialValuesTest, NormalDrawsAreThoseOfTheFormulaBitForBit) {
   }
 }
 
+// A rank that holds a part of a tensor draws that part alone: rows, columns, pieces of parts, and whatever straddles
+// the blocks in which numbers are drawn.
+TEST(InitialValuesTest, OfPartsAreTheElementsOfTheWhole) {
+  const Shape shape = {37, 129};
+  const int64_t elements = Elements(shape);
+  std::vector<Part> parts;
+  for (int i = 0; i < 3; ++i) {
+    const Part columns = PartOf(shape, {.dimension = 1, .outer = 3, .extent = 43, .inner = 1}, i, 3);
+    parts.push_back(columns);
+    Part piece = PartOf(ShapeOf(columns), {DividedAxis::kAllElements, 1, Elements(ShapeOf(columns)), 1}, i, 3);
+    piece.of = std::make_shared<Part>(columns);
+    parts.push_back(piece);
+    parts.push_back(PartOf(shape, {.dimension = 0, .outer = 1, .extent = 37, .inner = 1}, i, 3));
+    parts.push_back(PartOf(shape, {DividedAxis::kAllElements, 1, elements, 1}, i, 3));
+  }
+  for (const auto kind : {Initializer::kZeros, Initializer::kConstant, Initializer::kNormal,
+                          Initializer::kTruncatedNormal, Initializer::kUniform}) {
+    const Initializer initializer = {kind, 1.5f};
+    const auto whole = nn::InitialValues("w", {DType::kF32, shape}, initializer, 7);
+    for (const Part& part : parts) {
+      std::vector<float> expected(static_cast<size_t>(Elements(ShapeOf(part))));
+      CutPart(part, sizeof(float), reinterpret_cast<const std::byte*>(whole.data()),
+              reinterpret_cast<std::byte*>(expected.data()));
+      EXPECT_EQ(nn::InitialElements("w", RunsOf(part), initializer, 7), expected) << "kind " << kind;
+    }
+  }
+  EXPECT_TRUE(nn::InitialElements("w", {}, {Initializer::kNormal, 1}, 7).empty());
+}
+
+TEST(InitialValuesTest, UniformDrawsAreTheWordsInOrder) {
+  RandomStream stream(Key(uint64_t{7}, HashName("w")));
+  for (const float value : nn::InitialValues("w", {DType::kF32, {5003}}, {Initializer::kUniform, 0.3f}, 7))
+    ASSERT_EQ(value, stream.Uniform(-0.3f, 0.3f));
+}
+
 TEST(InitialValuesTest, ConstantsAreConstant) {
   EXPECT_THAT(nn::InitialValues("a", {DType::kF32, {3}}, {Initializer::kZeros}, 1), ::testing::Each(0));
   EXPECT_THAT(nn::InitialValues("a", {DType::kF32, {3}}, {Initializer::kConstant, 1}, 1), ::testing::Each(1));
