@@ -74,6 +74,41 @@ SmallMatrix Left(const char* rows, int64_t count, int64_t dim, int64_t stride, s
   return {copy, dim, 1};
 }
 
+// Rows of (tokens, dim) that are matrices as they lie: f32 without padding.
+template <bool pairs>
+bool AreMatrices(const Sizes& s, sy_dtype dtype) {
+  return !pairs && dtype == SY_F32 && s.dim == s.width;
+}
+
+// Rows of (tokens, dim) as the B operand: themselves, or `copy`, which receives them.
+struct Packed {
+  const float* words;
+  int64_t row;
+};
+template <bool pairs>
+Packed Right(const char* rows, int64_t count, int64_t stride, const Sizes& s, sy_dtype dtype, float* copy) {
+  if (AreMatrices<pairs>(s, dtype)) return {reinterpret_cast<const float*>(rows), stride};
+  PackRows<pairs>(rows, count, s.dim, stride, dtype, s.width, copy);
+  return {copy, s.width};
+}
+
+// Where a product that is rows of (tokens, dim) is computed: where these lie, or in `copy`, from which Narrow takes it
+// there.
+struct Product {
+  float* words;
+  int64_t row;
+};
+template <bool pairs>
+Product ProductIn(char* rows, int64_t stride, const Sizes& s, sy_dtype dtype, float* copy) {
+  if (AreMatrices<pairs>(s, dtype)) return {reinterpret_cast<float*>(rows), stride};
+  return {copy, s.width};
+}
+void Narrow(const Product& product, int64_t count, int64_t dim, int64_t stride, sy_dtype dtype, char* rows) {
+  if (reinterpret_cast<char*>(product.words) == rows) return;
+  for (int64_t t = 0; t < count; ++t)
+    from_float(dtype, product.words + t * product.row, rows + t * stride * ElementBytes(dtype), dim);
+}
+
 // words (depth, keys) = the transpose of rows (tokens, depth words); zero beyond the tokens.
 void PackTransposed(const SmallMatrix& rows, int64_t depth, int64_t tokens, int64_t keys, float* words) {
   constexpr int64_t kMostDepth = 128;
@@ -110,7 +145,7 @@ SY_INLINE void InterleaveRows(const float* a, const float* b, int64_t n, float* 
 // exp(scale·(x − largest)) over a row, zero beyond the tokens; returns the sum.
 float Probabilities(float* row, const Sizes& s, float scale, float shift) {
   const float sum = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
-    const Floats e = Keep(Exp(Load(row + i, lanes) * scale - shift), lanes);
+    const Floats e = Keep(Probability(Load(row + i, lanes) * scale - shift), lanes);
     Store(row + i, e);  // rows are padded to whole vectors
     return e;
   });
@@ -133,7 +168,7 @@ void Forward(const AttentionHead& a) {
   const bool biased = a.bias || a.mask;
 
   PackTransposed(Left<pairs>(a.k, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.keys);
-  PackRows<pairs>(a.v, s.tokens, s.dim, a.stride, a.dtype, s.width, w.values);
+  const Packed values = Right<pairs>(a.v, s.tokens, a.stride, s, a.dtype, w.values);
   const SmallMatrix queries = Left<pairs>(a.q, s.tokens, s.dim, a.stride, a.dtype, w.queries);
 
   for (int64_t first = 0; first < s.tokens; first += s.block) {
@@ -150,7 +185,8 @@ void Forward(const AttentionHead& a) {
       a.logsumexp[first + r] = largest + __builtin_logf(sums[r]);
       if (pairs) NarrowInPlace(row, s.keys);
     }
-    MultiplySmall<pairs>(rows, s.width, s.key_words, {w.scores, s.keys, 1}, w.values, s.width, w.out, s.width, false);
+    MultiplySmall<pairs>(rows, s.width, s.key_words, {w.scores, s.keys, 1}, values.words, values.row, w.out, s.width,
+                         false);
     for (int64_t r = 0; r < rows; ++r)
       StoreScaled(a.dtype, w.out + r * s.width, 1.0f / sums[r], a.out + (first + r) * a.out_stride * bytes, s.dim);
   }
@@ -167,9 +203,11 @@ void Backward(const AttentionHead& a) {
 
   PackTransposed(Left<pairs>(a.k, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.keys);
   PackTransposed(Left<pairs>(a.v, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.values);
-  PackRows<pairs>(a.k, s.tokens, s.dim, a.stride, a.dtype, s.width, w.key_rows);
+  const Packed keys = Right<pairs>(a.k, s.tokens, a.stride, s, a.dtype, w.key_rows);
   const SmallMatrix queries = Left<pairs>(a.q, s.tokens, s.dim, a.stride, a.dtype, w.queries);
   const SmallMatrix douts = Left<pairs>(a.dout, s.tokens, s.dim, a.out_stride, a.dtype, w.douts);
+  const Product dk = ProductIn<pairs>(a.dk, a.stride, s, a.dtype, w.dk);
+  const Product dv = ProductIn<pairs>(a.dv, a.stride, s, a.dtype, w.dv);
 
   for (int64_t first = 0; first < s.tokens; first += s.block) {
     const int64_t rows = Min(s.block, s.tokens - first), depth = pairs ? (rows + 1) / 2 : rows;
@@ -194,8 +232,8 @@ void Backward(const AttentionHead& a) {
       }
       for (int64_t i = columns; i < s.keys; i += kLanes) Store(drow + i, Floats{});
     }
-    PackRows<pairs>(q, rows, s.dim, a.stride, a.dtype, s.width, w.query_rows);
-    PackRows<pairs>(dout, rows, s.dim, a.out_stride, a.dtype, s.width, w.dout_rows);
+    const Packed query_rows = Right<pairs>(q, rows, a.stride, s, a.dtype, w.query_rows);
+    const Packed dout_rows = Right<pairs>(dout, rows, a.out_stride, s, a.dtype, w.dout_rows);
     const auto transposed = [&](float* scores) -> SmallMatrix {
       if (!pairs) return {scores, 1, s.keys};
       for (int64_t r = 0; r < rows; r += 2)
@@ -203,21 +241,20 @@ void Backward(const AttentionHead& a) {
                        w.left + r / 2 * s.keys);
       return {w.left, 1, s.keys};
     };
-    MultiplySmall<pairs>(s.tokens, s.width, depth, transposed(w.scores), w.dout_rows, s.width, w.dv, s.width,
-                         first > 0);
-    MultiplySmall<pairs>(s.tokens, s.width, depth, transposed(w.dscores), w.query_rows, s.width, w.dk, s.width,
-                         first > 0);
+    MultiplySmall<pairs>(s.tokens, s.width, depth, transposed(w.scores), dout_rows.words, dout_rows.row, dv.words,
+                         dv.row, first > 0);
+    MultiplySmall<pairs>(s.tokens, s.width, depth, transposed(w.dscores), query_rows.words, query_rows.row, dk.words,
+                         dk.row, first > 0);
     if (pairs)
       for (int64_t r = 0; r < rows; ++r) NarrowInPlace(w.dscores + r * s.keys, s.keys);
-    MultiplySmall<pairs>(rows, s.width, s.key_words, {w.dscores, s.keys, 1}, w.key_rows, s.width, w.out, s.width,
+    char* const to = a.dq + first * a.stride * bytes;
+    const Product dq = ProductIn<pairs>(to, a.stride, s, a.dtype, w.out);
+    MultiplySmall<pairs>(rows, s.width, s.key_words, {w.dscores, s.keys, 1}, keys.words, keys.row, dq.words, dq.row,
                          false);
-    for (int64_t r = 0; r < rows; ++r)
-      from_float(a.dtype, w.out + r * s.width, a.dq + (first + r) * a.stride * bytes, s.dim);
+    Narrow(dq, rows, s.dim, a.stride, a.dtype, to);
   }
-  for (int64_t t = 0; t < s.tokens; ++t) {
-    from_float(a.dtype, w.dk + t * s.width, a.dk + t * a.stride * bytes, s.dim);
-    from_float(a.dtype, w.dv + t * s.width, a.dv + t * a.stride * bytes, s.dim);
-  }
+  Narrow(dk, s.tokens, s.dim, a.stride, a.dtype, a.dk);
+  Narrow(dv, s.tokens, s.dim, a.stride, a.dtype, a.dv);
 }
 
 bool UsesTiles(sy_dtype dtype) { return kHasTiles && dtype == SY_BF16; }

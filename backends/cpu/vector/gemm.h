@@ -70,16 +70,16 @@ void Panel(int64_t m, int64_t depth, SmallMatrix a, const float* b, int64_t ldb,
   Rest<pairs, vectors, kTileRows - 1>(m, depth, a, b, ldb, c, ldc, add);
 }
 
-// C (m, n) = A (m, depth words) · B [+ C]; n a multiple of kLanes.
-template <bool pairs>
+// C (m, n) = A (m, depth words) · B [+ C]; n a multiple of kLanes. Columns are taken as wide as tiles are, and what is
+// left of them together: a tile of one vector has too few sums under way to keep a core busy.
+template <bool pairs, int vectors = kTileVectors>
 void MultiplySmall(int64_t m, int64_t n, int64_t depth, const SmallMatrix& a, const float* b, int64_t ldb, float* c,
                    int64_t ldc, bool add) {
-  for (; n >= kTileVectors * kLanes; n -= kTileVectors * kLanes) {
-    Panel<pairs, kTileVectors>(m, depth, a, b, ldb, c, ldc, add);
-    b += kTileVectors * kLanes;
-    c += kTileVectors * kLanes;
+  for (; n >= vectors * kLanes; n -= vectors * kLanes, b += vectors * kLanes, c += vectors * kLanes)
+    Panel<pairs, vectors>(m, depth, a, b, ldb, c, ldc, add);
+  if constexpr (vectors > 1) {
+    if (n > 0) MultiplySmall<pairs, vectors - 1>(m, n, depth, a, b, ldb, c, ldc, add);
   }
-  for (; n > 0; n -= kLanes, b += kLanes, c += kLanes) Panel<pairs, 1>(m, depth, a, b, ldb, c, ldc, add);
 }
 
 }  // namespace switchyard::SY_ISA

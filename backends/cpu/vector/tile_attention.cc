@@ -143,11 +143,11 @@ void ScorePair(const AttentionHead& a, const TileSizes& s, const TileWorkspace& 
   const float shifts[] = {a.logsumexp[query], a.logsumexp[query + next]};
   for (int64_t i = 0; i < s.rows; i += kLanes) {
     const int64_t lanes = Max(0, Min(kLanes, s.tokens - i));
-    const Floats p = Keep(Exp(Load(row + i) * scale - shifts[0]), lanes);
+    const Floats p = Keep(Probability(Load(row + i) * scale - shifts[0]), lanes);
     const Halves first = ToBf16(gradients[0].At(a, p, drow, i, lanes));
     Halves second_p = {}, second = {};
     if (!single) {
-      const Floats q = Keep(Exp(Load(row + s.keys + i) * scale - shifts[1]), lanes);
+      const Floats q = Keep(Probability(Load(row + s.keys + i) * scale - shifts[1]), lanes);
       second_p = ToBf16(q);
       second = ToBf16(gradients[1].At(a, q, drow + s.keys, i, lanes));
     }
@@ -204,7 +204,7 @@ void TileAttention(const AttentionHead& a) {
       if (biased) Bias(a, first + r, row);
       const float largest = LargestScore(row, s.tokens, scale);
       sums[r] = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
-        const Floats e = Keep(Exp(Load(row + i, lanes) * scale - largest), lanes);
+        const Floats e = Keep(Probability(Load(row + i, lanes) * scale - largest), lanes);
         StoreNarrow(narrow, i, ToBf16(e));
         return e;
       });
