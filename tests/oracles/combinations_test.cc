@@ -1,11 +1,15 @@
 // Which features of a training run can be combined: every two of them either train as one rank trains with the same
 // optimizer and precision (as one divided model, where what its ranks compress are parts), or are refused by name at
 // the start. The table of core/parallel/README.md is what comes out.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
+#include <span>
 #include <sstream>
 
 #include "core/base/environment.h"
+#include "core/base/random.h"
 #include "gmock/gmock.h"
 #include "tests/oracles/played.h"
 
@@ -128,9 +132,9 @@ class Combinations : public ::testing::Test {
     return known->second;
   }
   // "": they train together. Else why they are refused.
-  std::string Together(const Feature& a, const Feature& b) {
+  std::string Together(std::span<const Feature* const> features) {
     TrainConfig on = Base(), alone = Base();
-    for (const Feature* feature : {&a, &b}) {
+    for (const Feature* feature : features) {
       feature->use(on);
       if (feature->arithmetic) feature->use(alone);
       for (TrainConfig* config : {&on, &alone}) {
@@ -148,10 +152,33 @@ class Combinations : public ::testing::Test {
     EXPECT_LE(DistanceOfMovements(found, expected.weights, expected.start), half ? 3e-2 : 1e-4);
     return "";
   }
+  // Why two cannot be combined; "": they can.
+  const std::string& OfTwo(const Feature& a, const Feature& b) {
+    const auto [known, is_new] = why_.try_emplace({std::min(&a, &b), std::max(&a, &b)});
+    if (is_new) {
+      SCOPED_TRACE(fmt::format("{} and {}", a.name, b.name));
+      const Feature* const both[] = {known->first.first, known->first.second};
+      known->second = Together(both);
+      if (!known->second.empty()) {
+        EXPECT_THAT(known->second, testing::HasSubstr("use ")) << "it should say what to use instead";
+      }
+    }
+    return known->second;
+  }
   std::unique_ptr<Device> reference_;
-  std::map<std::string, Reference> references_;  // by their settings
-  std::map<std::pair<std::string, std::string>, std::string> why_;
+  // What one test has found the next one knows.
+  inline static std::map<std::string, Reference> references_;  // by their settings
+  inline static std::map<std::pair<const Feature*, const Feature*>, std::string> why_;
 };
+
+// Values of one setting, of which a run has one; also a feature and itself.
+bool AreOneSetting(const Feature& a, const Feature& b) {
+  if (&a == &b) return true;
+  for (const char* setting : {"--optimizer", "--amp", "--zero"}) {
+    if (std::string_view(a.name).starts_with(setting) && std::string_view(b.name).starts_with(setting)) return true;
+  }
+  return false;
+}
 
 // The part of a page behind the line `heading`, up to the next blank line.
 std::string TableBehind(const std::string& page, const std::string& heading) {
@@ -167,19 +194,8 @@ TEST_F(Combinations, OfTwoFeaturesTrainAsOneRankOrAreRefusedByName) {
   for (const Feature& a : kFeatures) {
     std::string refused;
     for (const Feature& b : kFeatures) {
-      if (&a == &b) continue;
-      if (std::string(a.name).starts_with("--optimizer") && std::string(b.name).starts_with("--optimizer")) continue;
-      if (std::string(a.name).starts_with("--amp") && std::string(b.name).starts_with("--amp")) continue;
-      if (std::string(a.name).starts_with("--zero") && std::string(b.name).starts_with("--zero")) continue;
-      SCOPED_TRACE(fmt::format("{} and {}", a.name, b.name));
-      std::string& why = why_[std::minmax(std::string(a.name), std::string(b.name))];
-      if (&a < &b) {
-        why = Together(a, b);
-        if (!why.empty()) {
-          EXPECT_THAT(why, testing::HasSubstr("use ")) << "it should say what to use instead";
-        }
-      }
-      if (!why.empty()) refused += fmt::format("{}`{}`", refused.empty() ? "" : ", ", b.name);
+      if (AreOneSetting(a, b) || OfTwo(a, b).empty()) continue;
+      refused += fmt::format("{}`{}`", refused.empty() ? "" : ", ", b.name);
     }
     table += fmt::format("| `{}` | {} |\n", a.name, refused.empty() ? "-" : refused);
   }
@@ -187,6 +203,33 @@ TEST_F(Combinations, OfTwoFeaturesTrainAsOneRankOrAreRefusedByName) {
   std::stringstream page;
   page << file.rdbuf();
   EXPECT_EQ(TableBehind(page.str(), "## What can be combined"), table);
+}
+
+// So that a table of pairs is enough: what no two of them keep from training trains as one rank does. A few, or as many
+// as SWITCHYARD_TRIPLES says, drawn from SWITCHYARD_TRIPLES_SEED; tools/soak tries them all.
+TEST_F(Combinations, OfThreeFeaturesTrainWhereEachTwoDo) {
+  if (SharedWorld().size() > 1) GTEST_SKIP() << "one process plays all ranks";
+  std::vector<std::array<const Feature*, 3>> triples;
+  for (const Feature& a : kFeatures) {
+    for (const Feature& b : kFeatures) {
+      for (const Feature& c : kFeatures) {
+        if (&a < &b && &b < &c && !AreOneSetting(a, b) && !AreOneSetting(a, c) && !AreOneSetting(b, c))
+          triples.push_back({&a, &b, &c});
+      }
+    }
+  }
+  RandomStream random(static_cast<uint64_t>(EnvironmentInt("SWITCHYARD_TRIPLES_SEED").value_or(1)));
+  int wanted = EnvironmentInt("SWITCHYARD_TRIPLES").value_or(12);
+  for (size_t i = triples.size(); i > 1; --i)
+    std::swap(triples[i - 1], triples[random.Below(static_cast<uint32_t>(i))]);
+  for (const auto& [a, b, c] : triples) {
+    if (wanted == 0) break;
+    if (!OfTwo(*a, *b).empty() || !OfTwo(*a, *c).empty() || !OfTwo(*b, *c).empty()) continue;
+    SCOPED_TRACE(fmt::format("{}, {} and {}", a->name, b->name, c->name));
+    const Feature* const all[] = {a, b, c};
+    EXPECT_EQ(Together(all), "");
+    --wanted;
+  }
 }
 
 }  // namespace
