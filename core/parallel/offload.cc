@@ -1,5 +1,5 @@
 // State in host memory (Ren et al. 2021, "ZeRO-Offload"). With `optimizer` moments lie there, and the updates that read
-// them run there, bucket by bucket. What a bucket of gradients holds for this rank goes to the host as soon as it is
+// them run there, bucket by bucket, or as formulas where ranks add up the norms of LAMB and LARS between. What a bucket of gradients holds for this rank goes to the host as soon as it is
 // there, parameters when the step begins, the four scalars of the update (rate, counter, scale, whether all is finite)
 // when they are known; new parameters come back. So a step that is left out after an overflow is left out there too,
 // and nobody waits for the host but who reads the new parameters.
@@ -99,9 +99,13 @@ struct Offloaded {
     const std::vector<OffloadBucket> buckets = OffloadBucketsOf(update);
     const int with_state = CountOf(buckets, o.offload_optim_frac);
     const int with_parameters = o.offload == Offload::kAll ? CountOf(buckets, o.offload_param_frac) : 0;
-    const bool has_moments = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
-      return ops::IsOptimizerUpdate(node) && UpdateShape(node).moments > 0;
-    });
+    std::set<std::string> moments;  // of which this rank has something
+    for (const Node& node : graph.nodes()) {
+      if (!node.name.starts_with("moment1/") && !node.name.starts_with("moment2/")) continue;
+      if (node.input && (!node.input->part || node.input->part->begin < node.input->part->end))
+        moments.insert(node.name);
+    }
+    const bool has_moments = !moments.empty();
     for (size_t i = 0; i < update.gradients.size(); ++i) {
       const std::string& name = graph.node(update.gradients[i].parameter.node).name;
       int bucket = kOnDevice;
@@ -113,15 +117,10 @@ struct Offloaded {
       }
       if (bucket == kOnDevice) continue;
       if (bucket < with_parameters) inputs.insert({name, HalfWeightName(name), AverageOf(name)});
-      if (bucket < (has_moments ? with_state : with_parameters)) updated_there.emplace(name, bucket);
-    }
-    for (const Node& node : graph.nodes()) {
-      if (!ops::IsOptimizerUpdate(node)) continue;
-      const UpdateShape shape(node);
-      for (size_t k = 0; k < shape.tensors; ++k) {
-        if (BucketToUpdate(graph, node.inputs[shape.input(k)]) == kOnDevice) continue;
-        for (size_t m = 0; m < shape.moments; ++m)
-          inputs.insert(graph.node(node.inputs[shape.input(k) + 2 + m].node).name);
+      if (bucket >= (has_moments ? with_state : with_parameters)) continue;
+      updated_there.emplace(name, bucket);
+      for (const std::string& moment : {"moment1/" + name, "moment2/" + name}) {
+        if (moments.contains(moment)) inputs.insert(moment);
       }
     }
   }
@@ -152,8 +151,8 @@ class OffloadedPlan {
     if (IsAssign(node) && on_host(node.inputs[0]))
       return r.result.Clone(node, {r.Map(node.inputs[0]), OnHost(r, node.inputs[1])});
     std::vector<Value> inputs;
-    if (MovesAverage(node)) {
-      averaging_.insert(id);
+    if (IsOfUpdateThere(r, node)) {
+      of_updates_there_.insert(id);
       for (const Ref& input : node.inputs) inputs.push_back(OnHost(r, input));
       return r.result.Clone(node, inputs);
     }
@@ -165,12 +164,15 @@ class OffloadedPlan {
  private:
   static bool IsOnHost(const Value& value) { return value.graph().node(value.ref().node).host; }
 
-  // A step of an average that lies on the host towards the new parameter?
-  bool MovesAverage(const Node& node) const {
-    return node.phase == Phase::kUpdate && FamilyOf(node.op) == "pointwise" &&
-           std::any_of(node.inputs.begin(), node.inputs.end(), [&](Ref input) {
+  // A step of an average that lies on the host towards the new parameter, or of an update whose moments lie there and
+  // that is a formula, since ranks add up its norms?
+  bool IsOfUpdateThere(Rewriting& r, const Node& node) const {
+    if (node.phase != Phase::kUpdate) return false;
+    if (FamilyOf(node.op) == "reduction")
+      return std::any_of(node.inputs.begin(), node.inputs.end(), [&](Ref input) { return IsOnHost(r.Map(input)); });
+    return FamilyOf(node.op) == "pointwise" && std::any_of(node.inputs.begin(), node.inputs.end(), [&](Ref input) {
              const Node& read = source_.node(input.node);
-             return averaging_.contains(input.node) ||
+             return of_updates_there_.contains(input.node) ||
                     (read.input && read.input->role == Role::kState && offloaded_.inputs.contains(read.name));
            });
   }
@@ -241,19 +243,8 @@ class OffloadedPlan {
   size_t step_ = 0;                                          // how many of them have begun
   std::map<std::tuple<size_t, Phase, Ref>, Value> fetched_;  // by step, and value of the source as on_host_
   std::map<Ref, Value> on_host_;
-  std::set<int> averaging_;  // nodes of the source that move averages on the host
+  std::set<int> of_updates_there_;  // nodes of the source
 };
-
-Status OffloadLegal(const ProgramOptions& o) {
-  if (o.offload == Offload::kNone || o.evaluation_only) return OkStatus();
-  const bool by_norm = o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS;
-  if (by_norm && ((o.zero > 0 && o.mesh.data > 1) || o.mesh.tensor > 1)) {
-    return Unimplemented(
-        "LAMB and LARS, which add up norms over the ranks that share tensors, with --offload: not there yet; use "
-        "--offload=none, or --zero=0 and --tp=1");
-  }
-  return OkStatus();
-}
 
 void ApplyOffload(Program& program, const ProgramOptions& o) {
   const NamedGraph* const update = program.Find("update");
@@ -273,6 +264,6 @@ void ApplyOffload(Program& program, const ProgramOptions& o) {
 
 }  // namespace
 
-Pass OffloadPass() { return {"offload", OffloadLegal, ApplyOffload}; }
+Pass OffloadPass() { return {"offload", [](const ProgramOptions&) { return OkStatus(); }, ApplyOffload}; }
 
 }  // namespace switchyard

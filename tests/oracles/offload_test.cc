@@ -223,8 +223,8 @@ class OffloadOnMeshes : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(OffloadOnMeshes, HasTheBitsOfADeviceThatHoldsAll) {
-  TrainConfig config = Config("adamw", 0);
-  const bool stages = std::string(GetParam()) == "pp";
+  const bool stages = std::string(GetParam()) == "pp", by_norm = std::string(GetParam()) == "tp_lamb";
+  TrainConfig config = Config(by_norm ? "lamb" : "adamw", 0);
   (stages ? config.pp : config.tp) = 2;
   config.accumulation = stages ? 2 : 1;
   config.clip = 0.5f;
@@ -241,7 +241,7 @@ TEST_P(OffloadOnMeshes, HasTheBitsOfADeviceThatHoldsAll) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Axes, OffloadOnMeshes, ::testing::Values("tp", "pp"),
+INSTANTIATE_TEST_SUITE_P(Axes, OffloadOnMeshes, ::testing::Values("tp", "tp_lamb", "pp"),
                          [](const auto& info) { return std::string(info.param); });
 
 TrainingPlans PlansOf(const TrainConfig& config) {
@@ -282,7 +282,8 @@ TEST_P(Offload, TakesExactlyTheMomentsFromTheDevice) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, Offload,
                          ::testing::Values(std::tuple("sgd", 0), std::tuple("adam", 0), std::tuple("adamw", 0),
                                            std::tuple("lamb", 0), std::tuple("sgd", 1), std::tuple("adamw", 1),
-                                           std::tuple("adamw", 2), std::tuple("adamw", 3)),
+                                           std::tuple("lamb", 1), std::tuple("lars", 3), std::tuple("adamw", 2),
+                                           std::tuple("adamw", 3)),
                          [](const auto& info) {
                            return fmt::format("{}_zero_{}", std::get<0>(info.param), std::get<1>(info.param));
                          });

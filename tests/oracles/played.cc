@@ -147,10 +147,11 @@ std::vector<float> Played::Together(int rank, const std::string& name) const {
   for (int other = 0; other < ranks_; ++other) {
     const std::map<std::string, const Node*> states = States(other);
     const auto found = states.find(name);
-    if (found == states.end() || found->second->input->part->begin == found->second->input->part->end)
-      continue;  // nobody needs the average of nothing, and what is left over of nothing is nowhere
-    if (own->group == kDataGroup || mesh.DataRankOf(other) == mesh.DataRankOf(rank))
-      PutIntoWhole(*found->second->input->part, Floats(other, name), &whole);
+    if (found == states.end()) continue;  // nobody needs the average of nothing, and what is left of nothing is nowhere
+    const Part& part = *found->second->input->part;  // of one that another stage of the pipeline has: nothing
+    if (part.begin == part.end) continue;
+    if (part.group == kDataGroup || mesh.DataRankOf(other) == mesh.DataRankOf(rank))
+      PutIntoWhole(part, Floats(other, name), &whole);
   }
   return whole;
 }
