@@ -1,8 +1,9 @@
 // State in host memory (Ren et al. 2021, "ZeRO-Offload"). With `optimizer` moments lie there, and the updates that read
-// them run there, bucket by bucket, or as formulas where ranks add up the norms of LAMB and LARS between. What a bucket of gradients holds for this rank goes to the host as soon as it is
-// there, parameters when the step begins, the four scalars of the update (rate, counter, scale, whether all is finite)
-// when they are known; new parameters come back. So a step that is left out after an overflow is left out there too,
-// and nobody waits for the host but who reads the new parameters.
+// them run there, bucket by bucket, or as formulas where ranks add up the norms of LAMB and LARS between. What a bucket
+// of gradients holds for this rank goes to the host as soon as it is there, parameters when the step begins, the four
+// scalars of the update (rate, counter, scale, whether all is finite) when they are known; new parameters come back. So
+// a step that is left out after an overflow is left out there too, and nobody waits for the host but who reads the new
+// parameters.
 //
 // With `all` parameters, their half copies and averages lie there too: each pass of a step fetches what it reads, which
 // the scheduler brings as early as PlanOptions::prefetch_bytes allows, and updates write where they lie. In a pipeline,
