@@ -2,89 +2,20 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <utility>
 
 #include "core/base/environment.h"
-#include "core/base/json.h"
 #include "core/base/logging.h"
-#include "core/base/secret.h"
 #include "core/runtime/plugins/library.h"
 #include "core/runtime/processes/launch_report.h"
-#include "core/train/architecture.h"
 #include "core/train/bad_samples.h"
-#include "core/train/batch_division.h"
 #include "core/train/mixed_precision.h"
+#include "core/train/run_folder_sharing.h"
 #include "core/train/save_meeting.h"
 #include "core/train/snapshot.h"
-#include "core/train/told_by_another.h"
 
 namespace switchyard {
-namespace {
-
-// A count in the checkpoint's record; DataLoss where it is none. key: "step", or "timetable/shift" for a field of an
-// object. least: below which it is no count.
-StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const std::string& key, int32_t least = 0) {
-  const nlohmann::json::json_pointer place("/" + key);
-  const nlohmann::json found = checkpoint.record.contains(place) ? checkpoint.record.at(place) : nlohmann::json();
-  int32_t count = least;
-  if (found.is_null() || !FromJson(found, &count) || count < least) {
-    return DataLoss("{}/state.json: {}: expected a count, found {}", checkpoint.folder, key,
-                    found.is_null() ? "nothing" : Excerpt(found));
-  }
-  return count;
-}
-
-nlohmann::json ToJson(const Course& course) {
-  return {{"samples_per_update", course.samples_per_update},
-          {"changed_at", course.changed_at},
-          {"shift", course.shift},
-          {"epoch_began", course.epoch_began},
-          {"warm", course.warm}};
-}
-
-StatusOr<Course> CourseIn(const LoadedCheckpoint& checkpoint, int64_t data_step) {
-  Course course;
-  SY_ASSIGN_OR_RETURN(course.samples_per_update, CountIn(checkpoint, "timetable/samples_per_update", 1));
-  SY_ASSIGN_OR_RETURN(course.changed_at, CountIn(checkpoint, "timetable/changed_at"));
-  SY_ASSIGN_OR_RETURN(course.shift, CountIn(checkpoint, "timetable/shift", std::numeric_limits<int32_t>::min()));
-  SY_ASSIGN_OR_RETURN(course.epoch_began, CountIn(checkpoint, "timetable/epoch_began"));
-  course.warm = checkpoint.record.at("timetable").value("warm", nlohmann::json()) == true;
-  if (course.changed_at > data_step || course.epoch_began > course.changed_at || course.shift > course.changed_at) {
-    return DataLoss("{}/state.json: timetable: expected a change before update {}, found {}", checkpoint.folder,
-                    data_step, ToJson(course).dump());
-  }
-  return course;
-}
-
-}  // namespace
-
-StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_per_epoch,
-                                         const EvaluationResult& evaluation) {
-  const int world = engine_.world().data_size();
-  const bool epoch_is_over = at.batch >= updates_per_epoch * config_.accumulation;
-  if (!data_checksum_) data_checksum_ = train_.Checksum();
-  nlohmann::json record = {{"epoch", epoch_is_over ? at.epoch + 1 : at.epoch},
-                           {"samples", epoch_is_over ? 0 : at.batch * config_.batch_size * world},  // of the epoch
-                           {"step", at.data_step},
-                           {"world", world},
-                           {"evaluation_pending", at.evaluation_pending},
-                           {"skipped_updates", {{"count", at.skipped.count}, {"in_a_row", at.skipped.in_a_row}}},
-                           {"timetable", ToJson(at.course)},
-                           {"optimizer", config_.optimizer},
-                           {"arch", model_.architecture},
-                           {"data_checksum", *data_checksum_},
-                           {"config", ToJson(config_, {SettingKind::kProperty})}};
-  const std::string metric = task_.best().name;
-  if (at.best) record["best_" + metric] = *at.best;
-  if (evaluation.metrics.contains(metric)) record[metric] = evaluation.metrics.at(metric);
-  if (evaluation.ema.contains(metric)) record["ema_" + metric] = evaluation.ema.at(metric);
-  SY_ASSIGN_OR_RETURN(const nlohmann::json of_task, task_.Record(train_));
-  record.update(of_task);
-  return record;
-}
-
 Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best,
                      const EvaluationResult& evaluation) {
   if (writer_) SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
@@ -92,7 +23,7 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
   CheckpointContents contents;
   contents.step = position.data_step;
   if (owner()) {
-    SY_ASSIGN_OR_RETURN(contents.record, Record(position, updates_per_epoch, evaluation));
+    SY_ASSIGN_OR_RETURN(contents.record, record_.Of(position, updates_per_epoch, evaluation));
     if (!bad.empty()) contents.record["bad_samples"] = bad;
     SY_ASSIGN_OR_RETURN(ForeignConfig foreign, task_.ForOthers(train_));
     contents.config = std::move(foreign.config);
@@ -186,16 +117,6 @@ Status Keeping::MakeOrTakeUpRunFolder() {
   return WriteRunConfig(run_folder_, config_);
 }
 
-// What rank 0 says to all, or its error to all.
-static Status TellAll(World& world, const Status& status, std::string* text) {
-  std::string verdict = status.ok() ? "+" + *text : "-" + Message(status);
-  SY_RETURN_IF_ERROR(world.BroadcastText(verdict, 0));
-  if (world.rank() == 0) return status;
-  if (verdict[0] == '-') return ToldByAnother(FailedPrecondition("{}", verdict.substr(1)));
-  *text = verdict.substr(1);
-  return OkStatus();
-}
-
 Status Keeping::OpenRunFolder() {
   World& world = engine_.world();
   Status status;
@@ -210,56 +131,6 @@ Status Keeping::OpenRunFolder() {
   if (!config_.interpose.empty() && !Environment("SWITCHYARD_TRACE"))
     ProvideSetting("TRACE", run_folder_ + "/trace.json");
   return OkStatus();
-}
-
-// Each writes a file there, which rank 0 reads: who cannot would fail the run at its first checkpoint.
-StatusOr<bool> Keeping::EveryRankSharesRunFolder() {
-  constexpr char kMeeting[] = ".ranks";
-  World& world = engine_.world();
-  std::string mark;  // what no other folder has
-  const auto prepare = [&]() -> Status {
-    SY_ASSIGN_OR_RETURN(const std::string random, RandomBytes(8));
-    mark = Hexadecimal(random);
-    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
-    SY_RETURN_IF_ERROR(run.Remove(kMeeting));  // of a start that was cut short
-    return run.CreateInside(kMeeting).status();
-  };
-  SY_RETURN_IF_ERROR(TellAll(world, owner() ? prepare() : OkStatus(), &mark));
-  const auto name = [&](int rank) { return fmt::format("{}-{}", mark, rank); };
-  const auto write = [&]() -> Status {
-    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
-    SY_ASSIGN_OR_RETURN(const Folder meeting, run.OpenInside(kMeeting));
-    return meeting.Write(name(world.rank()), {BytesOf(mark)});
-  };
-  const auto comes_to_rank_0 = [&](int rank) {
-    const auto read = ReadWholeFile(fmt::format("{}/{}/{}", run_folder_, kMeeting, name(rank)), mark.size());
-    return read.ok() && *read == mark;
-  };
-  const auto agree = [&world](int32_t* first) {
-    return world.communicator->AllReduce("shares_run_folder", first, first, 1, SY_I32, SY_MIN);
-  };
-  const Status written = write();
-  int32_t first = written.ok() ? world.size() : world.rank();
-  SY_RETURN_IF_ERROR(agree(&first));
-  std::string why = written.ok() ? "what it writes there does not come to rank 0" : Message(written);
-  if (first < world.size()) {
-    SY_RETURN_IF_ERROR(world.BroadcastText(why, first));
-  } else if (owner()) {
-    for (first = 0; first < world.size() && comes_to_rank_0(first);) ++first;
-  }
-  SY_RETURN_IF_ERROR(agree(&first));
-  if (owner()) {
-    const auto run = Folder::Open(run_folder_);
-    const Status removed = run.ok() ? run->Remove(kMeeting) : run.status();
-    if (!removed.ok()) LogWarning("{}/{} can be deleted: {}", run_folder_, kMeeting, Message(removed));
-  }
-  if (first == 0) return FailedPrecondition("rank 0 cannot write into the run folder {}: {}", run_folder_, why);
-  if (owner() && first < world.size())
-    LogWarning(
-        "rank {} on {} does not share the run folder {} with rank 0 ({}): each checkpoint is gathered on rank 0, for "
-        "which steps wait; with --output on a file system to which all hosts write, each rank writes its part",
-        first, world.processes.host_names[static_cast<size_t>(first)], run_folder_, why);
-  return first == world.size();
 }
 
 Status Keeping::ChooseWriters() {
@@ -278,7 +149,7 @@ Status Keeping::ChooseWriters() {
       LogWarning("rank {} was started with --sharded_checkpoints=0: rank 0 gathers and writes all", i / 2);
     return OkStatus();
   }
-  SY_ASSIGN_OR_RETURN(const bool shared, EveryRankSharesRunFolder());
+  SY_ASSIGN_OR_RETURN(const bool shared, EveryRankShares(world, run_folder_));
   if (!shared) return OkStatus();
   // Rank 0 publishes, whatever it owns.
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -294,78 +165,15 @@ Status Keeping::ChooseWriters() {
 }
 
 StatusOr<RunPosition> Keeping::Open() {
-  RunPosition at;
   const std::string& path = *config_.resume;
   if (path.ends_with(".safetensors"))
     return InvalidArgument("--resume={}: a bare weight file has no optimizer state; use --pretrained={}", path, path);
-  auto loaded = LoadCheckpoint(path);
-  if (!loaded.ok()) return loaded.status();
-  resumed_.emplace(std::move(*loaded));
-  const std::string& folder = resumed_->folder;
-  const nlohmann::json& record = resumed_->record;
-  const auto field = [&record](const char* key) { return record.value(key, nlohmann::json()); };
-  if (!SameArchitecture(field("arch"), model_.architecture)) {
-    return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", folder,
-                           Excerpt(field("arch")), model_.architecture.dump());
-  }
-  if (field("optimizer") != config_.optimizer) {
-    return InvalidArgument(
-        "{} was saved with --optimizer={}, this run has {}, for which that state means something else; leave "
-        "--optimizer out, or start a new run from the weights with --pretrained={}",
-        folder, Excerpt(field("optimizer")), config_.optimizer, path);
-  }
-  at.evaluation_pending = field("evaluation_pending") == true;
-  SY_RETURN_IF_ERROR(task_.CheckRecord(record, train_, folder));
-  if (owner()) {
-    data_checksum_ = train_.Checksum();
-    if (field("data_checksum") != *data_checksum_) {
-      LogWarning("the training data are not those that {} was trained on; if that is not meant, give those with --data",
-                 folder);
-    }
-  }
-
-  SY_ASSIGN_OR_RETURN(at.epoch, CountIn(*resumed_, "epoch"));
-  SY_ASSIGN_OR_RETURN(at.data_step, CountIn(*resumed_, "step"));
-  SY_ASSIGN_OR_RETURN(const int64_t samples, CountIn(*resumed_, "samples"));
-  SY_ASSIGN_OR_RETURN(at.skipped.count, CountIn(*resumed_, "skipped_updates/count"));
-  SY_ASSIGN_OR_RETURN(at.skipped.in_a_row, CountIn(*resumed_, "skipped_updates/in_a_row"));
-  SY_ASSIGN_OR_RETURN(at.course, CourseIn(*resumed_, at.data_step));
-  SY_ASSIGN_OR_RETURN(at.best, BestIn(record, folder));
-  const int world = engine_.world().data_size();
-  auto bad = ShareOfBadSamples(field("bad_samples"), engine_.world().data_rank(), world);
-  if (!bad.ok()) return Annotate(bad.status(), folder + "/state.json");
-  at.bad_samples = std::move(*bad);
-  const int64_t per_update = SamplesPerUpdate(config_, world);
-  if (samples % per_update != 0) {
-    const std::string others = GlobalBatchesThatFit(samples, world, per_update);
-    return InvalidArgument(
-        "{} stands {} images into epoch {}, which a global batch of {} does not reach; go on {}from a checkpoint at "
-        "the end of an epoch, or leave --global_batch_size out",
-        folder, samples, at.epoch + 1, per_update,
-        others.empty() ? "" : fmt::format("with --global_batch_size={}, ", others));
-  }
-  at.batch = samples / (int64_t{config_.batch_size} * world);
-  run_folder_ = RunFolderOf(folder);
-  resumed_from_ = folder;
+  SY_ASSIGN_OR_RETURN(LoadedCheckpoint loaded, LoadCheckpoint(path));
+  SY_ASSIGN_OR_RETURN(const RunPosition at, record_.PositionIn(loaded));
+  run_folder_ = RunFolderOf(loaded.folder);
+  resumed_from_ = loaded.folder;
+  resumed_.emplace(std::move(loaded));
   return at;
-}
-
-// The best metric so far, where the weights that it is of decide in this run too.
-StatusOr<std::optional<double>> Keeping::BestIn(const nlohmann::json& record, const std::string& folder) const {
-  const std::string key = "best_" + task_.best().name;
-  if (!record.contains(key)) return std::optional<double>();
-  std::optional<double> best;
-  SY_RETURN_IF_ERROR(Annotate(ReadField(record, key.c_str(), &best.emplace()), folder + "/state.json"));
-  const nlohmann::json::json_pointer place("/config/best_by");
-  const nlohmann::json by = record.contains(place) ? record.at(place) : nlohmann::json("weights");
-  if (by == config_.best_by) return best;
-  if (owner()) {
-    LogWarning(
-        "the best checkpoint so far, {} {:.4g}, was chosen with --best_by={}; with --best_by={} the comparison "
-        "starts anew",
-        task_.best().name, *best, by.is_string() ? by.get<std::string>() : Excerpt(by), config_.best_by);
-  }
-  return std::optional<double>();
 }
 
 Status Keeping::Restore() {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/train/checkpoint.h"
+#include "core/train/checkpoint_record.h"
 #include "core/train/engine.h"
 #include "core/train/run_folder.h"
 #include "core/train/state_copy.h"
@@ -21,10 +21,15 @@ class Keeping {
   // All must outlive it.
   Keeping(Engine& engine, const TrainConfig& config, const TrainableModel& model, const Task& task,
           const Dataset& train)
-      : engine_(engine), config_(config), model_(model), task_(task), train_(train), copy_(engine) {}
+      : engine_(engine),
+        config_(config),
+        model_(model),
+        task_(task),
+        train_(train),
+        record_(config, model, task, train, engine.world()),
+        copy_(engine) {}
 
-  // Where config.resume was saved. InvalidArgument where that run is another one: another model, optimizer or task, or
-  // a global batch that does not reach its place in the data. Needs no plans. Local.
+  // Where config.resume was saved; errors as of CheckpointRecord::PositionIn. Needs no plans. Local.
   StatusOr<RunPosition> Open();
   // Weights and state of what Open found. All ranks call it.
   Status Restore();
@@ -36,10 +41,9 @@ class Keeping {
   Status OpenRunFolder();
   const std::string& run_folder() const { return run_folder_; }
 
-  // updates_per_epoch: an epoch that is over is the next one's beginning, where any global batch can go on.
-  // evaluation: the last one. Begins to save and returns: the copy off the device and the writing go on beside the
-  // steps. Waits first while an earlier checkpoint is still being written, and returns its error, on all ranks where
-  // several write; parameters that are not finite are such an error.
+  // Position, updates_per_epoch and evaluation as of CheckpointRecord::Of. Begins to save and returns: the copy off the
+  // device and the writing go on beside the steps. Waits first while an earlier checkpoint is still being written, and
+  // returns its error, on all ranks where several write; parameters that are not finite are such an error.
   Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, const EvaluationResult& evaluation);
   Status Finish();  // waits until all is written, and gives the folder free
 
@@ -47,23 +51,19 @@ class Keeping {
   Status LimitLossScale();
   Status MakeOrTakeUpRunFolder();
   Status ChooseWriters();
-  StatusOr<bool> EveryRankSharesRunFolder();
   Status Begin(CheckpointContents contents, const SaveOptions& options);  // of rank 0, which writes all
   Status BeginShared(CheckpointContents contents, const SaveOptions& options);
-  StatusOr<std::optional<double>> BestIn(const nlohmann::json& record, const std::string& folder) const;
   bool owner() const { return engine_.world().rank() == 0; }
-  StatusOr<nlohmann::json> Record(const RunPosition& position, int64_t updates_per_epoch,
-                                  const EvaluationResult& evaluation);
 
   Engine& engine_;
   const TrainConfig& config_;
   const TrainableModel& model_;
   const Task& task_;
   const Dataset& train_;
+  CheckpointRecord record_;
   std::optional<LoadedCheckpoint> resumed_;  // from Open to Restore
   std::string resumed_from_;                 // its folder; "": a new run
   std::string run_folder_;
-  std::optional<uint32_t> data_checksum_;     // of the training data
   std::optional<RunFolderLock> lock_;         // of rank 0, while it trains
   StateCopy copy_;                            // what writer_ writes from
   std::vector<int> writers_;                  // ranks that write a checkpoint together, 0 first; none: rank 0 gathers

@@ -140,29 +140,22 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
   const auto updates = static_cast<double>(interval.updates);
   const double rate = updates * static_cast<double>(PerUpdate()) / interval.seconds;
   const double comm = interval.comm_wait_ms / updates;
-  ProgressState state;
-  state.epoch = at.epoch + 1;
-  state.epochs = end_epoch_;
-  state.step = StepOfEpoch();
-  state.steps = std::min(parts_.timetable.updates_per_epoch, state.step + parts_.timetable.updates - at.data_step);
-  state.images_per_s = rate;
-  state.remaining_s = static_cast<double>((parts_.timetable.updates - at.data_step) * PerUpdate()) / rate;
-  state.loss = loss;
-  state.lr = lr;
-  state.grad_norm = norm;
-  if (scale) state.loss_scale = *scale;
-  state.data_wait_ms = 1e3 * interval.data_wait / updates;
-  if (world.communicator) state.comm_wait_ms = comm;  // one rank waits for nobody
-  state.memory_bytes = static_cast<double>(most_memory_);
+  const int64_t left = parts_.timetable.updates - at.data_step, step = StepOfEpoch();
   MetricsRecord record = {
       {"step", at.data_step}, {"epoch", at.epoch + 1}, {"loss", loss}, {"lr", lr}, {"grad_norm", norm}};
   if (scale) record["loss_scale"] = *scale;
   record.update({{"skipped_updates", parts_.gradients.skipped().count},
                  {"images_per_s", rate},
-                 {"data_wait_ms", state.data_wait_ms},
+                 {"data_wait_ms", 1e3 * interval.data_wait / updates},
                  {"comm_wait_ms", comm},
                  {"memory_bytes", most_memory_}});
-  return watching_->Trained(record, state);
+  return watching_->Trained(record, {.epoch = at.epoch + 1,
+                                     .epochs = end_epoch_,
+                                     .step = step,
+                                     .steps = std::min(parts_.timetable.updates_per_epoch, step + left),
+                                     // One rank waits for nobody.
+                                     .comm_wait_ms = world.communicator ? comm : ProgressState::kUnknown,
+                                     .remaining_s = static_cast<double>(left * PerUpdate()) / rate});
 }
 
 Status TrainingLoop::AfterUpdate(bool stop) {

@@ -46,13 +46,22 @@ StatusOr<std::unique_ptr<Watching>> Watching::Open(const std::string& run_folder
   return watching;
 }
 
-Status Watching::Trained(const MetricsRecord& record, const ProgressState& state) {
+Status Watching::Trained(const MetricsRecord& record, ProgressState state) {
   SY_RETURN_IF_ERROR(metrics_->Write(record));
   const int64_t step = record["step"];
   SY_RETURN_IF_ERROR(Scalar("Loss/training/train_loss", step, record["loss"]));
   SY_RETURN_IF_ERROR(Scalar("Training/learning_rate", step, record["lr"]));
   SY_RETURN_IF_ERROR(Scalar("Training/grad_norm", step, record["grad_norm"]));
-  if (record.contains("loss_scale")) SY_RETURN_IF_ERROR(Scalar("Training/loss_scale", step, record["loss_scale"]));
+  if (record.contains("loss_scale")) {
+    state.loss_scale = record["loss_scale"];
+    SY_RETURN_IF_ERROR(Scalar("Training/loss_scale", step, state.loss_scale));
+  }
+  state.images_per_s = record["images_per_s"];
+  state.loss = record["loss"];
+  state.lr = record["lr"];
+  state.grad_norm = record["grad_norm"];
+  state.data_wait_ms = record["data_wait_ms"];
+  state.memory_bytes = record["memory_bytes"];
   progress_.Update(state);
   return OkStatus();
 }

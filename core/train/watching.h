@@ -21,9 +21,9 @@ class Watching {
   static StatusOr<std::unique_ptr<Watching>> Open(const std::string& run_folder, int node, int64_t step,
                                                   const TrainConfig& config, const Task& task);
 
-  // The training since the last such call. record: a line of the log, with step, loss, lr, grad_norm and, where it is
-  // scaled, loss_scale.
-  Status Trained(const MetricsRecord& record, const ProgressState& state);
+  // The training since the last such call. record: a line of the log, as TrainingLoop::Log writes it; state: where the
+  // run is, to which what the bar shows of the record is added.
+  Status Trained(const MetricsRecord& record, ProgressState state);
   // epoch: from 1.
   Status Evaluated(int64_t step, int64_t epoch, const EvaluationResult& result, bool best);
   // Pictures in the event file: the samples and what is true of them with the first such call, what is predicted with
