@@ -154,7 +154,7 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
                                      .step = step,
                                      .steps = std::min(parts_.timetable.updates_per_epoch, step + left),
                                      // One rank waits for nobody.
-                                     .comm_wait_ms = world.communicator ? comm : ProgressState::kUnknown,
+                                     .comm_wait_ms = world.communicator ? std::optional(comm) : std::nullopt,
                                      .remaining_s = static_cast<double>(left * PerUpdate()) / rate});
 }
 

@@ -52,10 +52,10 @@ std::string EpochText(const ProgressState& state) {
 }
 
 // The fields, the most wanted first.
-std::vector<std::string> Fields(const ProgressState& state, double remaining_s) {
+std::vector<std::string> Fields(const ProgressState& state, std::optional<double> remaining_s) {
   std::vector<std::string> fields = {fmt::format("{}/{}", state.step, state.steps)};
-  const auto add = [&](double value, auto text) {
-    if (!std::isnan(value)) fields.push_back(text(value));
+  const auto add = [&](std::optional<double> value, auto text) {
+    if (value) fields.push_back(text(*value));
   };
   add(state.loss, [](double v) { return fmt::format("loss {:.4g}", v); });
   add(state.images_per_s, [](double v) { return ThroughputText(v) + " images/s"; });
@@ -120,8 +120,8 @@ void Progress::Update(const ProgressState& state) {
 }
 
 void Progress::Draw(const ProgressState& state, int columns) {
-  double remaining_s = state.remaining_s;
-  if (std::isnan(remaining_s) && state.step > begin_step_) {
+  std::optional<double> remaining_s = state.remaining_s;
+  if (!remaining_s && state.step > begin_step_) {
     remaining_s = (options_.clock() - begin_time_) / static_cast<double>(state.step - begin_step_) *
                   static_cast<double>(std::max<int64_t>(state.steps - state.step, 0));
   }

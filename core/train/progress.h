@@ -8,27 +8,26 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
+#include <optional>
 #include <string>
 
 namespace switchyard {
 
-// What is shown; a value that is NaN is not shown.
+// What is shown: all that is there, a loss that is not a number too.
 struct ProgressState {
-  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   int64_t epoch = 0;   // from 1; 0 shows none
   int64_t epochs = 0;  // 0 shows no total
   int64_t step = 0;    // done, within the epoch or the run, as the caller counts
   int64_t steps = 0;   // in all
-  double images_per_s = kUnknown;
-  double loss = kUnknown;
-  double lr = kUnknown;
-  double grad_norm = kUnknown;
-  double loss_scale = kUnknown;
-  double data_wait_ms = kUnknown;
-  double comm_wait_ms = kUnknown;  // of an update, as data_wait_ms
-  double memory_bytes = kUnknown;  // allocated on this rank's device
-  double remaining_s = kUnknown;   // NaN: estimated from the steps of this bar
+  std::optional<double> images_per_s;
+  std::optional<double> loss;
+  std::optional<double> lr;
+  std::optional<double> grad_norm;
+  std::optional<double> loss_scale;
+  std::optional<double> data_wait_ms;
+  std::optional<double> comm_wait_ms;  // of an update, as data_wait_ms
+  std::optional<double> memory_bytes;  // allocated on this rank's device
+  std::optional<double> remaining_s;   // none: estimated from the steps of this bar
 };
 
 struct ProgressOptions {

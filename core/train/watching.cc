@@ -53,15 +53,15 @@ Status Watching::Trained(const MetricsRecord& record, ProgressState state) {
   SY_RETURN_IF_ERROR(Scalar("Training/learning_rate", step, record["lr"]));
   SY_RETURN_IF_ERROR(Scalar("Training/grad_norm", step, record["grad_norm"]));
   if (record.contains("loss_scale")) {
-    state.loss_scale = record["loss_scale"];
-    SY_RETURN_IF_ERROR(Scalar("Training/loss_scale", step, state.loss_scale));
+    state.loss_scale = record["loss_scale"].get<double>();
+    SY_RETURN_IF_ERROR(Scalar("Training/loss_scale", step, *state.loss_scale));
   }
-  state.images_per_s = record["images_per_s"];
-  state.loss = record["loss"];
-  state.lr = record["lr"];
-  state.grad_norm = record["grad_norm"];
-  state.data_wait_ms = record["data_wait_ms"];
-  state.memory_bytes = record["memory_bytes"];
+  state.images_per_s = record["images_per_s"].get<double>();
+  state.loss = record["loss"].get<double>();
+  state.lr = record["lr"].get<double>();
+  state.grad_norm = record["grad_norm"].get<double>();
+  state.data_wait_ms = record["data_wait_ms"].get<double>();
+  state.memory_bytes = record["memory_bytes"].get<double>();
   progress_.Update(state);
   return OkStatus();
 }

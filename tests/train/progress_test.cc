@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "gmock/gmock.h"
 #include "tests/train/scratch.h"
@@ -96,6 +97,14 @@ TEST_F(ProgressTest, WritesPlainLinesElsewhere) {
   EXPECT_EQ(Count(output, '\x1b'), 0);
   EXPECT_EQ(Count(output, '\n'), 6);  // at 0, 10, 20, 30, 40 s and at the end
   EXPECT_THAT(output, HasSubstr("epoch 3/10  40/200  loss 1.234  412 images/s  ETA 0:40  lr 0.0003\n"));
+}
+
+TEST_F(ProgressTest, ShowsALossThatIsNoNumber) {
+  Progress progress(Options(0));
+  ProgressState state = At(7);
+  state.loss = std::numeric_limits<double>::quiet_NaN();
+  progress.Update(state);
+  EXPECT_THAT(Output(), HasSubstr("7/200  loss nan  412 images/s"));
 }
 
 TEST_F(ProgressTest, WritesEveryPlainLineWithoutAnInterval) {
