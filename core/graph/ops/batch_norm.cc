@@ -69,6 +69,7 @@ namespace {
 std::vector<Value> BatchNormGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
   const auto& a = node.attributes.as<sy_batch_norm_attributes>();
+  if (!dy[0]) return std::vector<Value>(node.inputs.size());  // running statistics hand no gradient on
   std::vector<Value> inputs = {graph.value(node.inputs[0]), graph.value(node.inputs[1]), graph.value({id, 1}),
                                graph.value({id, 2}), dy[0]};
   if (a.activation) inputs.push_back(graph.value({id, 0}));

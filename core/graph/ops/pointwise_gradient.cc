@@ -12,6 +12,11 @@ namespace {
 
 using namespace ops;
 
+// Beside `like`: one element, without axes where that has none, as broadcasting adds axes.
+Value Constant(Graph& graph, const Value& like, float value) {
+  return Full(graph, Shape(std::min(like.rank(), 1), 1), value);
+}
+
 // d(result)/d(a) and d(result)/d(b) of one instruction, times `dy`; none where it is zero everywhere.
 struct Partials {
   Value a, b, c;
@@ -36,7 +41,7 @@ Partials Differentiate(const sy_instruction& i, const Value& a, const Value& b, 
     case SY_PW_NEG:
       return {Unary(SY_PW_NEG, dy), {}, {}};
     case SY_PW_ABS: {
-      const Value zero = Full(graph, {1}, 0);
+      const Value zero = Constant(graph, a, 0);
       return {Mul(dy, Sub(Binary(SY_PW_LESS, zero, a), Binary(SY_PW_LESS, a, zero))), {}, {}};
     }
     case SY_PW_EXP:
@@ -65,7 +70,7 @@ Partials Differentiate(const sy_instruction& i, const Value& a, const Value& b, 
     case SY_PW_SILU:
       return {Mul(dy, Unary(SY_PW_SILU_GRAD, a)), {}, {}};
     case SY_PW_SELECT: {
-      const Value zero = Full(graph, {1}, 0);
+      const Value zero = Constant(graph, dy, 0);
       return {{}, Select(a, dy, zero), Select(a, zero, dy)};
     }
     default:
@@ -107,7 +112,7 @@ std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<V
     for (uint32_t o = 0; o < program.output_count; ++o) {
       if (program.outputs[o] == static_cast<int>(inputs + j)) result = {&graph, {node, static_cast<int>(o)}};
     }
-    if (!result && i.op == SY_PW_CONSTANT) result = Full(graph, {1}, i.value);
+    if (!result && i.op == SY_PW_CONSTANT) result = Constant(graph, {&graph, {node, 0}}, i.value);
     if (!result && i.op >= SY_PW_ADD && i.op <= SY_PW_POW) result = Binary(i.op, operands[i.a], operands[i.b]);
     if (!result && i.op == SY_PW_SELECT) result = Select(operands[i.a], operands[i.b], operands[i.c]);
     if (!result && i.op >= SY_PW_LESS && i.op <= SY_PW_EQUAL) result = Binary(i.op, operands[i.a], operands[i.b]);
