@@ -76,7 +76,8 @@ std::vector<Value> BatchNormGradient(Graph& graph, int id, const std::vector<Val
   const auto results =
       graph.Add("batch_norm_backward", inputs, node.attributes, {}, node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
-  std::vector<Value> gradients = {results[0], results[1], results[2], {}, {}};
+  std::vector<Value> gradients(5);
+  for (size_t i = 0; i < 3; ++i) gradients[i] = ops::Cast(results[i], graph.type(node.inputs[i]).dtype);
   if (a.residual) gradients.push_back(ops::Cast(results[3], graph.type(node.inputs[5]).dtype));
   return gradients;
 }
