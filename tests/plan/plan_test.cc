@@ -101,6 +101,38 @@ TEST_P(PlanOnDevice, AScaledExtremumHandsItsGradientToWhereItLies) {
   EXPECT_EQ((*c)->Get("output/dx"), expected);
 }
 
+TEST_P(PlanOnDevice, APowerOfZeroHasAGradient) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {5}}, As(Role::kBatch)), e = g.Input("e", x.type(), As(Role::kBatch));
+  const std::vector<Value> gradients = Gradients(ops::Sum(ops::Binary(SY_PW_POW, x, e)), {x, e});
+  g.Output("dx", gradients[0]);
+  g.Output("de", gradients[1]);
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set<float>("x", {0, 0, 0, 1, 2});
+  (*c)->Set<float>("e", {2, 1, 0, 3, 2});
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  EXPECT_THAT((*c)->Get("output/dx"), testing::Pointwise(testing::FloatNear(1e-5f), {0, 1, 0, 3, 4}));
+  const std::vector<float> of_exponents = (*c)->Get("output/de");
+  EXPECT_EQ(of_exponents[0], 0);
+  EXPECT_EQ(of_exponents[1], 0);
+  EXPECT_NEAR(of_exponents[4], 4 * std::log(2.0f), 1e-5);
+}
+
+TEST_P(PlanOnDevice, AGradientKeepsTheFractionsBetweenIntegers) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {2}}, As(Role::kBatch));
+  const Value a = g.Input("a", {DType::kI32, {2}}, As(Role::kBatch)), b = g.Input("b", a.type(), As(Role::kBatch));
+  sy_pointwise_attributes program{2, 1, {4}, {{SY_PW_DIV, 1, 2}, {SY_PW_MUL, 0, 3}}};  // x·(a/b)
+  g.Output("dx", Gradients(ops::Sum(ops::Pointwise({x, a, b}, program, {DType::kF32})[0]), {x})[0]);
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set<int32_t>("a", {3, 1});
+  (*c)->Set<int32_t>("b", {2, 4});
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  EXPECT_EQ((*c)->Get("output/dx"), (std::vector<float>{1.5f, 0.25f}));
+}
+
 TEST_P(PlanOnDevice, AllocatesExactlyTheBytesItPlanned) {
   Graph g;
   const Value x = g.Input("x", {DType::kF32, {64, 65}}, As(Role::kBatch));

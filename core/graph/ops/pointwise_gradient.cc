@@ -36,8 +36,11 @@ Partials Differentiate(const sy_instruction& i, const Value& a, const Value& b, 
       return {Mul(dy, Binary(SY_PW_LESS_EQUAL, b, a)), Mul(dy, Binary(SY_PW_LESS, a, b)), {}};
     case SY_PW_MIN:
       return {Mul(dy, Binary(SY_PW_LESS_EQUAL, a, b)), Mul(dy, Binary(SY_PW_LESS, b, a)), {}};
-    case SY_PW_POW:
-      return {Mul(dy, Div(Mul(b, y), a)), Mul(dy, Mul(y, Unary(SY_PW_LOG, a))), {}};
+    case SY_PW_POW: {  // 0 to the power of 0 and more has gradients too
+      const Value zero = Constant(graph, dy, 0);
+      const Value slope = Mul(b, Binary(SY_PW_POW, a, AddScalar(b, -1)));
+      return {Mul(dy, Select(b, slope, zero)), Mul(dy, Select(y, Mul(y, Unary(SY_PW_LOG, a)), zero)), {}};
+    }
     case SY_PW_NEG:
       return {Unary(SY_PW_NEG, dy), {}, {}};
     case SY_PW_ABS: {
@@ -104,7 +107,10 @@ std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<V
   const size_t inputs = source.inputs.size();
   const Shape& shape = source.outputs[0].shape;
   std::vector<Value> operands;
-  for (const Ref& input : source.inputs) operands.push_back(graph.value(input));
+  for (const Ref& input : source.inputs) {  // whose intermediate results are f32 at least
+    const Value v = graph.value(input);
+    operands.push_back(IsFloating(v.dtype()) ? v : Cast(v, DType::kF32));
+  }
   std::vector<Value> adjoint(inputs + program.instruction_count);
   for (uint32_t j = 0; j < program.instruction_count; ++j) {
     const sy_instruction& i = program.instructions[j];
