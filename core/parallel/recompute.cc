@@ -14,11 +14,14 @@ constexpr char kSuffix[] = "/recomputed";
 
 class Recomputation {
  public:
-  Recomputation(const Graph& source, int every) : source_(source), again_(source.size(), false) {
+  Recomputation(const NamedGraph& plan, int every)
+      : source_(plan.graph), again_(source_.size(), false), needed_(Needed(plan)) {
+    const Graph& source = source_;
     const auto users = source.Users();
     std::vector<bool> pairs(source.size(), false);
-    for (const Node& node : source.nodes()) {
-      if (node.forward >= 0) pairs[node.forward] = true;
+    for (int id = 0; id < source.size(); ++id) {
+      const Node& node = source.node(id);
+      if (node.forward >= 0 && needed_[id]) pairs[node.forward] = true;
     }
     // From the last on: what the backward part reads, and what leads there inside the block.
     for (int id = source.size() - 1; id >= 0; --id) {
@@ -28,7 +31,7 @@ class Recomputation {
       bool read = pairs[id], leaves = false;
       for (const int user : users[id]) {
         const Node& reader = source.node(user);
-        read = read || reader.phase == Phase::kBackward || again_[user];
+        read = read || (reader.phase == Phase::kBackward && needed_[user]) || again_[user];
         leaves = leaves || (reader.phase == Phase::kForward && reader.block != node.block);
       }
       again_[id] = read && !leaves;
@@ -38,14 +41,16 @@ class Recomputation {
 
   std::optional<std::vector<Value>> Replace(Rewriting& r, int id) {
     const Node& node = source_.node(id);
-    if (node.phase != Phase::kBackward) return std::nullopt;
+    if (node.phase != Phase::kBackward || !needed_[id]) return std::nullopt;
+    const int before = last_;
+    if (!node.inputs.empty()) last_ = id;
     const bool pair = node.forward >= 0 && again_[node.forward];
     bool reads = pair;
-    if (pair) Repeat(r, source_.node(node.forward).block);
+    if (pair) Repeat(r, source_.node(node.forward).block, before);
     for (const Ref& input : node.inputs) {
       if (!again_[input.node]) continue;
       reads = true;
-      Repeat(r, source_.node(input.node).block);
+      Repeat(r, source_.node(input.node).block, before);
     }
     if (!reads) return std::nullopt;
     const std::vector<Value> copy = r.result.Clone(node, Second(r, node.inputs));
@@ -68,10 +73,27 @@ class Recomputation {
     return values;
   }
 
-  // The second computation of a block, where it has not been yet.
-  void Repeat(Rewriting& r, int block) {
+  // By id: does a gradient, or what is kept of a run, come of it? Gradient rules leave nodes behind that nobody reads.
+  static std::vector<bool> Needed(const NamedGraph& plan) {
+    const Graph& graph = plan.graph;
+    std::vector<bool> needed(graph.size(), false);
+    for (const GradientOf& gradient : plan.gradients) {
+      if (gradient.gradient.node >= 0) needed[gradient.gradient.node] = true;
+    }
+    for (int id = graph.size() - 1; id >= 0; --id) {
+      const Node& node = graph.node(id);
+      needed[id] = needed[id] || node.outputs.empty() || IsCollective(node.op);
+      if (!needed[id]) continue;
+      for (const Ref& input : node.inputs) needed[input.node] = true;
+      for (const int earlier : node.control) needed[earlier] = true;
+    }
+    return needed;
+  }
+
+  // The second computation of a block, where it has not been yet, behind the backward node `before`, if any.
+  void Repeat(Rewriting& r, int block, int before) {
     if (!repeated_.insert(block).second) return;
-    const int after = LastBackward(r.result);
+    const int after = before < 0 ? -1 : r.Map({before, 0}).ref().node;
     for (int id = 0; id < source_.size(); ++id) {
       if (!again_[id] || source_.node(id).block != block) continue;
       Node node = source_.node(id);
@@ -86,16 +108,11 @@ class Recomputation {
     }
   }
 
-  // The last backward node so far, −1 where there is none.
-  static int LastBackward(const Graph& graph) {
-    int id = graph.size() - 1;
-    while (id >= 0 && (graph.node(id).phase != Phase::kBackward || graph.node(id).inputs.empty())) --id;
-    return id;
-  }
-
   const Graph& source_;
   bool chosen_ = false;
   std::vector<bool> again_;      // by id: computed a second time
+  const std::vector<bool> needed_;
+  int last_ = -1;                // the last backward node so far that is needed
   std::map<Ref, Value> second_;  // old output → that of the second computation
   std::set<int> repeated_;       // blocks
   std::map<int, int> pairs_;
@@ -110,8 +127,7 @@ void ApplyRecompute(Program& program, const ProgramOptions& o) {
   if (o.recompute == 0) return;
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
-    const Graph& source = plan.graph;
-    Recomputation recomputation(source, o.recompute);
+    Recomputation recomputation(plan, o.recompute);
     if (!recomputation.chosen()) throw BuildError("there is nothing to recompute: the model marks no blocks");
     RewritePlan(plan, "recompute", [&](Rewriting& r, int id) { return recomputation.Replace(r, id); });
     for (const auto& [backward, forward] : recomputation.pairs()) plan.graph.SetForward(backward, forward);

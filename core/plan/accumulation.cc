@@ -4,7 +4,9 @@
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/layout.h"
 #include "core/graph/ops/structure.h"
+#include "core/plan/planned_node.h"
 
 namespace switchyard {
 namespace {
@@ -32,6 +34,13 @@ std::vector<std::vector<uint8_t>> ResultsToAccumulate(const Graph& graph, uint64
       if (at == ref) return true;
     }
   };
+  // Has it a kernel that may write where the bucket lies? What may be a place in another value's memory, or be put
+  // together in its own, has not (sharing.cc).
+  const auto is_written = [&](const Node& node) {
+    uint64_t unused = 0;
+    return !IsStructural(node.op) && !IsCollective(node.op) && !IsConcat(node) &&
+           !ContiguousSlice(graph, node, alignment, &unused);
+  };
   std::vector<std::vector<uint8_t>> flags(graph.size());
   for (const Node& concat : graph.nodes()) {
     if (concat.bucket.empty()) continue;
@@ -41,8 +50,7 @@ std::vector<std::vector<uint8_t>> ResultsToAccumulate(const Graph& graph, uint64
       if (IsAccumulate(graph.node(sum.node)) && offset % alignment == 0) {
         const Ref added = AddedBy(graph, sum.node);
         const Node& producer = graph.node(added.node);
-        const bool computed = !IsStructural(producer.op) && !IsCollective(producer.op);
-        if (computed && read_only_by(added, sum.node)) {
+        if (is_written(producer) && read_only_by(added, sum.node)) {
           flags[added.node].resize(producer.outputs.size());
           flags[added.node][static_cast<size_t>(added.output)] = 1;
         }

@@ -1,6 +1,8 @@
 #include "core/graph/gradients.h"
 
 #include "core/graph/op.h"
+#include "core/graph/ops/attention.h"
+#include "core/graph/ops/convolution.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/matmul.h"
@@ -90,6 +92,38 @@ TEST(GradientsTest, ABroadcastInputsGradientIsSummedToItsShape) {
   const auto gradients = Gradients(ops::Sum(ops::Mul(x, b)), {x, b});
   EXPECT_EQ(gradients[0].shape(), (Shape{4, 5, 6}));
   EXPECT_EQ(gradients[1].shape(), (Shape{5, 1}));
+}
+
+TEST(GradientsTest, AHalfOpsF32BiasHasAnF32GradientAndAHalfOneAHalfGradient) {
+  const auto half = [](const Shape& shape) { return TensorType{DType::kBF16, shape}; };
+  Graph graph;
+  const Value wide = graph.Input("wide", {DType::kF32, {3}}, {}), narrow = graph.Input("narrow", half({2, 4, 4}), {});
+  const Value y =
+      ops::Convolution(graph.Input("x", half({1, 4, 4, 2}), {}), graph.Input("w", half({3, 1, 1, 2}), {}), wide, {});
+  const Value z = ops::Attention(graph.Input("qkv", half({1, 4, 3, 2, 8}), {}), narrow);
+  const Value sum = graph.Input("sum", half({2, 3}), {});
+  const Value wide_sum =
+      graph.Add("reduce", {sum}, Attributes(sy_reduce_attributes{SY_REDUCE_SUM, 1, 1}), {.dtypes = {DType::kF32}})[0];
+  const Value loss = ops::Add(ops::Add(ops::Sum(y), ops::Sum(z)), ops::Sum(wide_sum));
+  const std::vector<Value> inputs = {wide, narrow, sum}, gradients = Gradients(loss, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) EXPECT_EQ(gradients[i].type(), inputs[i].type()) << i;
+}
+
+TEST(GradientsTest, RunningStatisticsHandNoGradientOn) {
+  Graph graph;
+  const auto channels = [&](const char* name) { return graph.Input(name, {DType::kF32, {4}}, {}); };
+  const Value x = graph.Input("x", {DType::kF32, {3, 4}}, {});
+  const auto norm =
+      ops::BatchNorm(x, channels("gamma"), channels("beta"), channels("mean"), channels("var"), 0.1f, 0.1f);
+  EXPECT_FALSE(Gradients(ops::Sum(norm.running_mean), {x})[0]);
+}
+
+TEST(GradientsTest, AScalarHasAScalarGradient) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {}}, {});
+  const Value y = ops::Scale(ops::Select(ops::Unary(SY_PW_ABS, x), ops::AddScalar(x, 2), x), 3);
+  const Value loss = ops::Add(ops::SquaredNorm({x}), ops::Reshape(y, {1}));
+  EXPECT_EQ(Gradients(loss, {x})[0].type(), x.type());
 }
 
 TEST(GradientsTest, AnOpWithoutARuleIsNamed) {

@@ -215,5 +215,12 @@ TEST(CostTest, OfATableAndATensorOnlyThePartCounts) {
   EXPECT_EQ(CostOf(graph, graph.node(part.ref().node)).bytes, 2 * (3 * 4 * 4));
 }
 
+TEST(GraphTest, ASliceWithAStepIsNoWholeAxis) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {4}}, {});
+  EXPECT_EQ(ops::Slice(x, 0, 0, 4).ref(), x.ref());
+  EXPECT_THAT(ErrorOf([&] { ops::Slice(x, 0, 0, 4, 2); }), testing::HasSubstr("leaves the tensor"));
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -132,6 +132,16 @@ TEST(FusionTest, AProductThatIsBroadcastIntoASumStaysByItself) {
   EXPECT_EQ(ResidualMatmuls(fused), 0);
 }
 
+TEST(FusionTest, AProductThatIsBroadcastUnderADerivativeStaysByItself) {
+  Graph graph;
+  const Value a = graph.Input("a", {DType::kF32, {2, 5}}, {}), b = graph.Input("b", {DType::kF32, {5, 4}}, {});
+  const Value slope = ops::Unary(SY_PW_GELU_GRAD, graph.Input("x", {DType::kF32, {3, 2, 4}}, {}));
+  graph.Output("y", ops::Mul(ops::Matmul(a, b), slope));
+  const Graph fused = Fuse(graph, Everything);
+  ExpectWellFormed(fused);
+  EXPECT_EQ(PlainMatmuls(fused), 1);
+}
+
 // Maps (2, 6, 6, width), rolled and cut into windows of 3×3, and the way back.
 Graph WindowsGraph(int64_t width, bool first_is_read) {
   Graph graph;
@@ -412,6 +422,23 @@ TEST(FusionTest, ChainsOfElementwiseOpsBecomeOneProgram) {
   }
 }
 
+TEST(FusionTest, WhatIsMeantToRoundIsNoPartOfALongerProgram) {
+  const auto programs = [](DType between, DType first) {
+    Graph graph;
+    const Value x = graph.Input("x", {first, {8}}, {});
+    graph.Output("y", ops::Cast(ops::Cast(x, between), first));
+    return Count(Fuse(graph, Everything), "pointwise");
+  };
+  EXPECT_EQ(programs(DType::kI32, DType::kF32), 2) << "fractions go";
+  EXPECT_EQ(programs(DType::kBF16, DType::kF32), 2) << "digits go";
+  EXPECT_EQ(programs(DType::kF16, DType::kBF16), 2) << "some have other digits";
+  EXPECT_EQ(programs(DType::kF32, DType::kBF16), 1) << "nothing is lost in between";
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {8}}, {});
+  graph.Output("y", ops::Scale(ops::Cast(ops::Scale(x, 2), DType::kI32), 3));
+  EXPECT_EQ(Count(Fuse(graph, Everything), "pointwise"), 2);
+}
+
 TEST(FusionTest, AValueThatIsReadTwiceStaysWhole) {
   Graph graph;
   const Value x = graph.Input("x", {DType::kF32, {8}}, {});
@@ -419,6 +446,43 @@ TEST(FusionTest, AValueThatIsReadTwiceStaysWhole) {
   graph.Output("a", ops::AddScalar(shared, 1));
   graph.Output("b", ops::AddScalar(shared, 2));
   EXPECT_EQ(Count(Fuse(graph, Everything), "pointwise"), 3);
+}
+
+// What is computed again reads a product or a norm that is not: the kernel that the first computation became part of
+// gives both.
+TEST(FusionTest, ASecondComputationTakesWhatTheFirstOneBecameAPartOf) {
+  const auto twice = [](const std::function<Value(Graph&)>& source, const std::function<Value(const Value&)>& then) {
+    Graph graph;
+    const Value made = source(graph);
+    const Value first = then(made), second = then(made);
+    graph.SetRepeats(second.ref().node, first.ref().node);
+    graph.Output("first", first);
+    graph.SetPhase(Phase::kBackward);
+    graph.Output("second", ops::Unary(SY_PW_RELU_GRAD, second));
+    Graph fused = Fuse(graph, Everything);
+    ExpectWellFormed(fused);
+    const Ref given = fused.node(fused.Find("first")).inputs[0];
+    const Ref read = fused.node(fused.node(fused.Find("second")).inputs[0].node).inputs[0];
+    EXPECT_EQ(given, read);
+    return fused;
+  };
+  const auto product = [](Graph& graph) {
+    return ops::Matmul(graph.Input("a", {DType::kF32, {2, 5}}, {}), graph.Input("b", {DType::kF32, {5, 4}}, {}));
+  };
+  const auto norm = [](Graph& graph) {
+    const auto channels = [&](const char* name) { return graph.Input(name, {DType::kF32, {4}}, {}); };
+    const Value x = graph.Input("x", {DType::kF32, {2, 4}}, {});
+    return ops::BatchNorm(x, channels("gamma"), channels("beta"), channels("mean"), channels("variance"), 0.1f, 0.1f).y;
+  };
+  const auto relu = [](const Value& x) { return ops::Unary(SY_PW_RELU, x); };
+  const auto sum = [](const Value& x) {
+    const Value r = x.graph().FindInput("r");
+    return ops::Add(x, r ? r : x.graph().Input("r", x.type(), {}));
+  };
+  EXPECT_EQ(Matmuls(twice(product, relu), [](const auto& a) { return a.activation == SY_ACTIVATION_RELU; }), 1);
+  EXPECT_EQ(ResidualMatmuls(twice(product, sum)), 1);
+  EXPECT_EQ(BatchNorms(twice(norm, relu), "batch_norm", SY_ACTIVATION_RELU, 0), 1);
+  EXPECT_EQ(BatchNorms(twice(norm, sum), "batch_norm", SY_ACTIVATION_NONE, 1), 1);
 }
 
 // So that passes behind see one computation, whoever reads a part of it.

@@ -1,6 +1,7 @@
 // Accumulation adds each gradient to its bucket as it is computed: a plan that adds takes no more memory than one that
 // does not, and sums to the same numbers.
 #include "core/graph/gradients.h"
+#include "core/graph/ops/layout.h"
 #include "core/graph/ops/matmul.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
@@ -98,6 +99,50 @@ TEST_P(AccumulationOnDevice, AddsWhatEveryMicroBatchGives) {
     for (size_t i = 0; i < together[p].size(); ++i)
       EXPECT_EQ(together[p][i], first[p][i] + second[p][i] + third[p][i]) << p << " " << i;  // integers: exact
   }
+}
+
+// The gradients of a concatenation's parts are places in one tensor, those of slices may be put together in place: no
+// kernel writes them where a bucket lies.
+TEST_P(AccumulationOnDevice, AddsGradientsThatAreAPlaceInAnotherTensor) {
+  const auto build = [](BucketUse use) {
+    Graph g;
+    const Value a = g.Input("a", {DType::kF32, {64, 1}}, {Role::kParameter}),
+                b = g.Input("b", a.type(), {Role::kParameter});
+    const Value both = ops::Concat({a, b}, 0);
+    const std::vector<Value> parts = Gradients(ops::Sum(ops::Mul(both, g.Input("x", both.type(), {}))), {a, b});
+    const Value c = g.Input("c", both.type(), {Role::kParameter});
+    std::vector<ParameterGradient> pairs = {{a, parts[0]}, {b, parts[1]}, {c, ops::Concat({parts[1], parts[0]}, 0)}};
+    DataParallelOptions options;
+    options.bucket_bytes = options.first_bucket_bytes = 64;
+    const Buckets buckets = AddDataParallel(g, pairs, options, use);
+    for (const ParameterGradient& pair : buckets.gradients)
+      g.Output("d" + g.node(pair.parameter.ref().node).name, pair.gradient);
+    return g;
+  };
+  Layout layout(test_->device->info().alignment);
+  std::vector<std::unique_ptr<Plan>> plans;
+  for (const BucketUse use : {BucketUse{false, false}, BucketUse{true, true}}) {
+    auto plan = Plan::Compile(build(use), *test_->kernels, test_->reference_kernels.get(), layout, {});
+    ASSERT_TRUE(plan.ok()) << Message(plan.status());
+    plans.push_back(std::move(*plan));
+  }
+  auto memory = Memory::Allocate(layout, *test_->device, nullptr);
+  ASSERT_TRUE(memory.ok()) << Message(memory.status());
+  const auto stream = test_->device->NewStream();
+  std::vector<float> x(128);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  ASSERT_TRUE((*memory)->Upload("x", x.data(), x.size() * sizeof(float)).ok());
+  for (const auto& plan : plans) {
+    auto instance = Instance::Bind(*plan, **memory, nullptr);
+    ASSERT_TRUE(instance.ok()) << Message(instance.status());
+    ASSERT_TRUE((*instance)->Run(*stream).ok());
+    ASSERT_TRUE(test_->device->Synchronize(*stream).ok());
+  }
+  std::vector<float> da(64), dc(128);
+  ASSERT_TRUE((*memory)->Download("output/da", da.data(), da.size() * sizeof(float)).ok());
+  ASSERT_TRUE((*memory)->Download("output/dc", dc.data(), dc.size() * sizeof(float)).ok());
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(da[i], 2 * x[i]);
+  for (size_t i = 0; i < 128; ++i) EXPECT_EQ(dc[i], 2 * x[(i + 64) % 128]);
 }
 
 }  // namespace

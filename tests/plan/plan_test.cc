@@ -20,6 +20,7 @@
 #include "core/optim/optimizer.h"
 #include "core/parallel/data_parallel.h"
 #include "core/plan/launch_order.h"
+#include "gmock/gmock.h"
 #include "tests/graph/steps.h"
 #include "tests/plan/allocation_count.h"
 #include "tests/plan/small_program.h"
@@ -60,6 +61,76 @@ TEST_P(PlanOnDevice, ComputesWhatTheGraphSays) {
       EXPECT_NEAR(y[r * 2 + n], expected, 1e-5);
     }
   }
+}
+
+TEST_P(PlanOnDevice, NormalisesASingleRow) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {4}}, As(Role::kBatch));
+  const Value gamma = g.Input("gamma", x.type(), As(Role::kParameter));
+  const Value y = ops::LayerNorm(x, gamma, g.Input("beta", x.type(), As(Role::kParameter)), 1);
+  g.Output("y", y);
+  g.Output("dgamma", Gradients(ops::Sum(y), {gamma})[0]);
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set<float>("x", {2, -2, 4, -4});
+  (*c)->Set<float>("gamma", {1, 1, 1, 3});
+  (*c)->Set<float>("beta", {0, 1, 0, 0});
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  const float scale = 1 / std::sqrt(11.0f);
+  EXPECT_THAT((*c)->Get("output/y"),
+              testing::Pointwise(testing::FloatNear(1e-6f), {2 * scale, 1 - 2 * scale, 4 * scale, -12 * scale}));
+  EXPECT_THAT((*c)->Get("output/dgamma"),
+              testing::Pointwise(testing::FloatNear(1e-6f), {2 * scale, -2 * scale, 4 * scale, -4 * scale}));
+}
+
+// A third times an extremum, and back, is another number: the gradient goes to the extremum all the same.
+TEST_P(PlanOnDevice, AScaledExtremumHandsItsGradientToWhereItLies) {
+  Graph g;
+  constexpr int kCount = 64;
+  const Value x = g.Input("x", {DType::kF32, {kCount, 2}}, As(Role::kBatch));
+  g.Output("dx", Gradients(ops::Sum(ops::Reduce(x, SY_REDUCE_MAX, 2, 1 / 3.0f)), {x})[0]);
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  std::vector<float> values, expected;
+  for (int i = 0; i < kCount; ++i) {
+    values.insert(values.end(), {std::sqrt(static_cast<float>(i + 2)), 1});
+    expected.insert(expected.end(), {1 / 3.0f, 0});
+  }
+  (*c)->Set<float>("x", values);
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  EXPECT_EQ((*c)->Get("output/dx"), expected);
+}
+
+TEST_P(PlanOnDevice, APowerOfZeroHasAGradient) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {5}}, As(Role::kBatch)), e = g.Input("e", x.type(), As(Role::kBatch));
+  const std::vector<Value> gradients = Gradients(ops::Sum(ops::Binary(SY_PW_POW, x, e)), {x, e});
+  g.Output("dx", gradients[0]);
+  g.Output("de", gradients[1]);
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set<float>("x", {0, 0, 0, 1, 2});
+  (*c)->Set<float>("e", {2, 1, 0, 3, 2});
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  EXPECT_THAT((*c)->Get("output/dx"), testing::Pointwise(testing::FloatNear(1e-5f), {0, 1, 0, 3, 4}));
+  const std::vector<float> of_exponents = (*c)->Get("output/de");
+  EXPECT_EQ(of_exponents[0], 0);
+  EXPECT_EQ(of_exponents[1], 0);
+  EXPECT_NEAR(of_exponents[4], 4 * std::log(2.0f), 1e-5);
+}
+
+TEST_P(PlanOnDevice, AGradientKeepsTheFractionsBetweenIntegers) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {2}}, As(Role::kBatch));
+  const Value a = g.Input("a", {DType::kI32, {2}}, As(Role::kBatch)), b = g.Input("b", a.type(), As(Role::kBatch));
+  sy_pointwise_attributes program{2, 1, {4}, {{SY_PW_DIV, 1, 2}, {SY_PW_MUL, 0, 3}}};  // x·(a/b)
+  g.Output("dx", Gradients(ops::Sum(ops::Pointwise({x, a, b}, program, {DType::kF32})[0]), {x})[0]);
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set<int32_t>("a", {3, 1});
+  (*c)->Set<int32_t>("b", {2, 4});
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  EXPECT_EQ((*c)->Get("output/dx"), (std::vector<float>{1.5f, 0.25f}));
 }
 
 TEST_P(PlanOnDevice, AllocatesExactlyTheBytesItPlanned) {

@@ -2,6 +2,7 @@
 #include "core/parallel/recompute.h"
 
 #include "core/base/random.h"
+#include "core/graph/gradients.h"
 #include "core/graph/op.h"
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/loss.h"
@@ -252,6 +253,23 @@ TEST_F(RecomputedGraph, MarksBlocksInBothDirections) {
   }
   EXPECT_GT(forward, 0);
   EXPECT_GT(backward, 0);
+}
+
+// The rule of a product makes both factors' gradients; that of the batch is left behind.
+TEST(Recompute, RepeatsNothingForGradientsThatNobodyAskedFor) {
+  Program program;
+  Graph& g = program.plans.emplace_back().graph;
+  const Value p = g.Input("p", {DType::kF32, {4}}, {Role::kParameter}), x = g.Input("x", p.type(), {});
+  Value loss;
+  {
+    const Graph::Block block(g, 0);
+    loss = ops::Sum(ops::Mul(ops::Unary(SY_PW_NEG, p), x));
+  }
+  program.plans[0].gradients = {{p.ref(), Gradients(loss, {p})[0].ref()}};
+  ProgramOptions options;
+  options.recompute = 1;
+  RecomputePass().apply(program, options);
+  for (const Node& node : program.plans[0].graph.nodes()) EXPECT_FALSE(IsSecond(node)) << node.name;
 }
 
 TEST(Recompute, RepeatsNoCollectiveAndNoAssignment) {

@@ -112,7 +112,7 @@ std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Val
   std::vector<Value> gradients(node.inputs.size());
   gradients[0] = results[0];
   const size_t bias = node.op == "attention" ? 1 : 2;
-  if (a.bias && wanted[bias]) gradients[bias] = results[1];
+  if (a.bias && wanted[bias]) gradients[bias] = ops::Cast(results[1], graph.type(node.inputs[bias]).dtype);
   return gradients;
 }
 

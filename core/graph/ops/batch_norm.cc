@@ -69,13 +69,15 @@ namespace {
 std::vector<Value> BatchNormGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
   const auto& a = node.attributes.as<sy_batch_norm_attributes>();
+  if (!dy[0]) return std::vector<Value>(node.inputs.size());  // running statistics hand no gradient on
   std::vector<Value> inputs = {graph.value(node.inputs[0]), graph.value(node.inputs[1]), graph.value({id, 1}),
                                graph.value({id, 2}), dy[0]};
   if (a.activation) inputs.push_back(graph.value({id, 0}));
   const auto results =
       graph.Add("batch_norm_backward", inputs, node.attributes, {}, node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
-  std::vector<Value> gradients = {results[0], results[1], results[2], {}, {}};
+  std::vector<Value> gradients(5);
+  for (size_t i = 0; i < 3; ++i) gradients[i] = ops::Cast(results[i], graph.type(node.inputs[i]).dtype);
   if (a.residual) gradients.push_back(ops::Cast(results[3], graph.type(node.inputs[5]).dtype));
   return gradients;
 }

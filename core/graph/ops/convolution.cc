@@ -110,7 +110,10 @@ std::vector<Value> ConvolutionGradient(Graph& graph, int id, const std::vector<V
     gradients[1] =
         graph.Add("convolution_backward_weights", {x, dy[0]}, Attributes(a),
                   {.dtypes = {w.dtype()}, .shape = w.shape()}, node.where, node.name + "/backward_weights")[0];
-  if (bias && wanted[2]) gradients[2] = ops::Reduce(dy[0], SY_REDUCE_SUM, (1u << (dy[0].rank() - 1)) - 1);
+  if (bias && wanted[2]) {
+    const uint32_t places = (1u << (dy[0].rank() - 1)) - 1;
+    gradients[2] = ops::Cast(ops::Reduce(dy[0], SY_REDUCE_SUM, places), graph.type(node.inputs[2]).dtype);
+  }
   return gradients;
 }
 

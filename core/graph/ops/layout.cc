@@ -37,7 +37,7 @@ Value Transpose(const Value& x, const std::vector<int>& axes, Where where) {
 Value Slice(const Value& x, int axis, int64_t start, int64_t length, int64_t step, Where where) {
   if (axis < 0) axis += x.rank();
   if (axis < 0 || axis >= x.rank()) ThrowBuildError("slice", fmt::format("there is no axis {}", axis), {x}, where);
-  if (length == x.dim(axis) && start == 0) return x;
+  if (length == x.dim(axis) && start == 0 && step == 1) return x;
   sy_slice_attributes attributes{};
   for (int64_t& s : attributes.step) s = 1;
   attributes.start[axis] = start;

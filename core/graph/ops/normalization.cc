@@ -10,7 +10,7 @@
 namespace switchyard {
 namespace {
 
-Shape Rows(const Shape& x) { return x.size() == 1 ? Shape{1} : Shape(x.begin(), x.end() - 1); }
+Shape Rows(const Shape& x) { return {x.begin(), x.end() - 1}; }
 
 // y may be asked for in another floating dtype than x.
 std::vector<TensorType> LayerNormTypes(const Signature& call) {

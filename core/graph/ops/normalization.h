@@ -15,7 +15,7 @@ Value LayerNorm(const Value& x, const Value& gamma, const Value& beta, float eps
 Value GroupNorm(const Value& x, const Value& gamma, const Value& beta, int groups, float eps,
                 Where where = Where::current());
 // x (…, C) and (C) vectors; training: normalises with the batch's statistics; the new running statistics are for
-// Graph::Assign.
+// Graph::Assign and hand no gradient on.
 struct BatchNormed {
   Value y, running_mean, running_var;
 };

@@ -12,6 +12,11 @@ namespace {
 
 using namespace ops;
 
+// Beside `like`: one element, without axes where that has none, as broadcasting adds axes.
+Value Constant(Graph& graph, const Value& like, float value) {
+  return Full(graph, Shape(std::min(like.rank(), 1), 1), value);
+}
+
 // d(result)/d(a) and d(result)/d(b) of one instruction, times `dy`; none where it is zero everywhere.
 struct Partials {
   Value a, b, c;
@@ -31,12 +36,15 @@ Partials Differentiate(const sy_instruction& i, const Value& a, const Value& b, 
       return {Mul(dy, Binary(SY_PW_LESS_EQUAL, b, a)), Mul(dy, Binary(SY_PW_LESS, a, b)), {}};
     case SY_PW_MIN:
       return {Mul(dy, Binary(SY_PW_LESS_EQUAL, a, b)), Mul(dy, Binary(SY_PW_LESS, b, a)), {}};
-    case SY_PW_POW:
-      return {Mul(dy, Div(Mul(b, y), a)), Mul(dy, Mul(y, Unary(SY_PW_LOG, a))), {}};
+    case SY_PW_POW: {  // 0 to the power of 0 and more has gradients too
+      const Value zero = Constant(graph, dy, 0);
+      const Value slope = Mul(b, Binary(SY_PW_POW, a, AddScalar(b, -1)));
+      return {Mul(dy, Select(b, slope, zero)), Mul(dy, Select(y, Mul(y, Unary(SY_PW_LOG, a)), zero)), {}};
+    }
     case SY_PW_NEG:
       return {Unary(SY_PW_NEG, dy), {}, {}};
     case SY_PW_ABS: {
-      const Value zero = Full(graph, {1}, 0);
+      const Value zero = Constant(graph, a, 0);
       return {Mul(dy, Sub(Binary(SY_PW_LESS, zero, a), Binary(SY_PW_LESS, a, zero))), {}, {}};
     }
     case SY_PW_EXP:
@@ -65,7 +73,7 @@ Partials Differentiate(const sy_instruction& i, const Value& a, const Value& b, 
     case SY_PW_SILU:
       return {Mul(dy, Unary(SY_PW_SILU_GRAD, a)), {}, {}};
     case SY_PW_SELECT: {
-      const Value zero = Full(graph, {1}, 0);
+      const Value zero = Constant(graph, dy, 0);
       return {{}, Select(a, dy, zero), Select(a, zero, dy)};
     }
     default:
@@ -99,7 +107,10 @@ std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<V
   const size_t inputs = source.inputs.size();
   const Shape& shape = source.outputs[0].shape;
   std::vector<Value> operands;
-  for (const Ref& input : source.inputs) operands.push_back(graph.value(input));
+  for (const Ref& input : source.inputs) {  // whose intermediate results are f32 at least
+    const Value v = graph.value(input);
+    operands.push_back(IsFloating(v.dtype()) ? v : Cast(v, DType::kF32));
+  }
   std::vector<Value> adjoint(inputs + program.instruction_count);
   for (uint32_t j = 0; j < program.instruction_count; ++j) {
     const sy_instruction& i = program.instructions[j];
@@ -107,7 +118,7 @@ std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<V
     for (uint32_t o = 0; o < program.output_count; ++o) {
       if (program.outputs[o] == static_cast<int>(inputs + j)) result = {&graph, {node, static_cast<int>(o)}};
     }
-    if (!result && i.op == SY_PW_CONSTANT) result = Full(graph, {1}, i.value);
+    if (!result && i.op == SY_PW_CONSTANT) result = Constant(graph, {&graph, {node, 0}}, i.value);
     if (!result && i.op >= SY_PW_ADD && i.op <= SY_PW_POW) result = Binary(i.op, operands[i.a], operands[i.b]);
     if (!result && i.op == SY_PW_SELECT) result = Select(operands[i.a], operands[i.b], operands[i.c]);
     if (!result && i.op >= SY_PW_LESS && i.op <= SY_PW_EQUAL) result = Binary(i.op, operands[i.a], operands[i.b]);

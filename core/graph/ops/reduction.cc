@@ -89,7 +89,7 @@ std::vector<Value> ReduceGradient(Graph& graph, int id, const std::vector<Value>
   for (int axis = 0; axis < x.rank(); ++axis) {
     if (a.axes >> axis & 1) kept[axis] = 1;
   }
-  const Value g = ops::Scale(ops::Reshape(dy[0], kept), a.scale);
+  const Value g = ops::Cast(ops::Scale(ops::Reshape(dy[0], kept), a.scale), x.dtype());
   switch (a.reduction) {
     case SY_REDUCE_SUM:
       return {ops::BroadcastTo(g, x.shape())};
@@ -97,7 +97,9 @@ std::vector<Value> ReduceGradient(Graph& graph, int id, const std::vector<Value>
       return {ops::Scale(ops::Mul(x, g), 2)};
     default: {  // extrema: every position that equals the result takes the gradient, divided among ties as torch.amax
                 // does
-      const Value y = ops::Scale(ops::Reshape(graph.value({id, 0}), kept), 1 / a.scale);
+      // What is scaled is rounded and cannot be undone: it is computed again.
+      const Value y = a.scale == 1 ? ops::Reshape(graph.value({id, 0}), kept)
+                                   : ops::Reduce(x, a.reduction, a.axes, 1, true, node.where);
       const Value hit = ops::Binary(SY_PW_EQUAL, x, y);
       return {ops::Mul(ops::Div(hit, ops::Reduce(hit, SY_REDUCE_SUM, a.axes, 1, true)), g)};
     }
@@ -109,7 +111,9 @@ std::vector<Value> SquaredNormGradient(Graph& graph, int id, const std::vector<V
   std::vector<Value> gradients(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const Value t = graph.value(graph.node(id).inputs[i]);
-    if (wanted[i]) gradients[i] = ops::Scale(ops::Mul(t, ops::Cast(dy[0], t.dtype())), 2);
+    if (!wanted[i]) continue;
+    const Value g = t.rank() == 0 ? ops::Reshape(dy[0], {}) : dy[0];
+    gradients[i] = ops::Scale(ops::Mul(t, ops::Cast(g, t.dtype())), 2);
   }
   return gradients;
 }

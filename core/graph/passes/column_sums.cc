@@ -24,7 +24,7 @@ bool SumsRows(const Graph& graph, const Node& node) {
 // Who sums the rows of `ref`, which have this width, through views that leave them whole and through casts.
 void CollectSums(const Pattern& pattern, Ref ref, int64_t width, std::vector<int>* sums) {
   const Graph& graph = pattern.graph;
-  if (graph.type(ref).shape.back() != width) return;
+  if (graph.type(ref).shape.empty() || graph.type(ref).shape.back() != width) return;
   for (const int user : pattern.users[ref.node]) {
     const Node& reader = graph.node(user);
     if (reader.inputs[0] != ref) continue;

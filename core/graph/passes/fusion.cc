@@ -39,13 +39,24 @@ std::vector<int> Pattern::Readers(int id) const {
   return readers;
 }
 
+std::vector<int> Pattern::Alike(std::vector<int> nodes, int reader) const {
+  std::erase_if(nodes, [&](int node) { return readers.First(node) != readers.First(reader); });
+  return nodes;
+}
+
+bool Pattern::ReadOnlyBy(int id, int reader) const {
+  std::vector<int> all = Readers(id);
+  std::sort(all.begin(), all.end());
+  return std::adjacent_find(all.begin(), all.end()) == all.end() && Alike(all, reader).size() == all.size();
+}
+
 int Pattern::OnlyReader(Ref ref) const {
   int only = -1;
   for (const int user : users[ref.node]) {
     const Node& reader = graph.node(user);
-    if (std::find(reader.inputs.begin(), reader.inputs.end(), ref) == reader.inputs.end() || user == only) continue;
-    if (only >= 0) return -1;
-    only = user;
+    if (std::find(reader.inputs.begin(), reader.inputs.end(), ref) == reader.inputs.end()) continue;
+    if (only >= 0 && readers.First(user) != readers.First(only)) return -1;
+    if (only < 0) only = user;
   }
   return only;
 }
@@ -67,6 +78,8 @@ Graph KernelFusion::Run() {
 KernelFusion::Replacement KernelFusion::Replace(Rewriting& r, int id) {
   if (!done_[id].empty()) return done_[id];
   const Node& node = source_.node(id);
+  if (product_of_[id] >= 0 && node.repeats >= 0 && product_of_[node.repeats] == product_of_[id])
+    return r.mapped[node.repeats];
   if (product_of_[id] >= 0)
     return pattern_.Combines(node, SY_PW_ADD) ? MatmulWithResidual(r, id) : GradientOfActivation(r, id);
   const bool view_of_held = TraitsOf(node.op).view && held_[pattern_.Behind(node.inputs[0]).node];

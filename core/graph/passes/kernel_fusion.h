@@ -41,8 +41,13 @@ struct Pattern {
   bool SeveralRead(int id) const;
   // Every reader of node `id`, through reshapes.
   std::vector<int> Readers(int id) const;
-  // The one node that reads `ref`, counted with its second computation, or -1.
+  // The one node that reads `ref`, or -1; its first computation where it has a second one that reads `ref` too.
   int OnlyReader(Ref ref) const;
+  // Of nodes that read a value, `reader` and its second computation. Where the value is not computed again itself, what
+  // joins its node with `reader` stands for both of them: it takes the memory that the value took.
+  std::vector<int> Alike(std::vector<int> nodes, int reader) const;
+  // Do node `reader` and its second computation alone read node `id`, each once, through reshapes?
+  bool ReadOnlyBy(int id, int reader) const;
 };
 
 // Patterns that become one kernel. What a rule decides at a node may also settle a later one (`done`), or hold an

@@ -18,8 +18,8 @@ constexpr int64_t kSmallestRow = 64;
 
 bool MovesRows(const Node& node) {
   if (node.op != "transpose" && node.op != "roll") return false;
-  const auto last = node.outputs[0].shape.size() - 1;
-  return last >= 1 && node.attributes.as<sy_axes_attributes>().values[last] ==
+  const size_t rank = node.outputs[0].shape.size(), last = rank - 1;
+  return rank >= 2 && node.attributes.as<sy_axes_attributes>().values[last] ==
                           (node.op == "transpose" ? static_cast<int32_t>(last) : 0);
 }
 

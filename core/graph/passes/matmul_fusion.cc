@@ -46,8 +46,10 @@ void KernelFusion::HoldBackProduct(int id) {
     const Ref product = pattern_.Behind(node.inputs[side]), factor = node.inputs[1 - side];
     const Node& matmul = source_.node(product.node);
     if (matmul.op != "matmul" || ActivationOf(pattern_.Opcode(source_.node(factor.node))) >= 0) continue;
-    if (pattern_.Readers(product.node).size() != 1 || matmul.inputs.size() != 2 || matmul.outputs.size() != 1) continue;
+    if (!pattern_.ReadOnlyBy(product.node, id)) continue;
+    if (matmul.inputs.size() != 2 || matmul.outputs.size() != 1) continue;
     if (source_.type(factor).shape != node.outputs[0].shape) continue;
+    if (matmul.outputs[0].elements() != node.outputs[0].elements()) continue;  // the product is broadcast
     product_of_[id] = product.node;
     held_[product.node] = true;
     return;
@@ -62,7 +64,7 @@ void KernelFusion::HoldBackForResidual(int id, int side) {
   const Node& matmul = source_.node(product.node);
   const Node& first = node.repeats >= 0 ? source_.node(node.repeats) : node;
   if (first.phase != Phase::kForward || matmul.op != "matmul" || matmul.outputs.size() != 1) return;
-  if (pattern_.Readers(product.node).size() != 1 || pattern_.SeveralRead(product.node)) return;
+  if (!pattern_.ReadOnlyBy(product.node, id)) return;
   auto a = matmul.attributes.as<sy_matmul_attributes>();
   if (a.activation != SY_ACTIVATION_NONE || a.residual || a.bias_gradient) return;
   const TensorType sum = {node.outputs[0].dtype, matmul.outputs[0].shape};
@@ -136,7 +138,8 @@ KernelFusion::Replacement KernelFusion::MatmulWithActivation(Rewriting& r, int i
     const Wanted wanted = {.dtypes = {node.outputs[0].dtype}};
     if (!Exists("matmul", node.inputs, Attributes(a), wanted)) return std::nullopt;
     const auto fused = Emit(r, node, node.inputs, Attributes(a), wanted);
-    done_[reader] = {ops::Reshape(fused[0], source_.node(reader).outputs[0].shape, node.where)};
+    const Value result = ops::Reshape(fused[0], source_.node(reader).outputs[0].shape, node.where);
+    for (const int alike : pattern_.Alike(readers, reader)) done_[alike] = {result};
     return std::vector<Value>{a.save_preactivation ? fused[1] : fused[0]};
   }
   return std::nullopt;

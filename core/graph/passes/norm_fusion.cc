@@ -63,26 +63,35 @@ KernelFusion::Replacement KernelFusion::BatchNormWithActivation(Rewriting& r, in
   const auto alike = [&](int reader) {
     return reader >= 0 && source_.node(reader).outputs == std::vector{node.outputs[0]};
   };
-  int last = id, sum = pattern_.OnlyReader({id, 0});
+  std::vector<int> chain = {id};  // the norm and what it takes in
+  const int sum = pattern_.OnlyReader({id, 0});
   if (alike(sum) && pattern_.Combines(source_.node(sum), SY_PW_ADD)) {
     const Node& add = source_.node(sum);
     const Ref other = add.inputs[0] == Ref{id, 0} ? add.inputs[1] : add.inputs[0];
     if (source_.type(other) != node.outputs[0] || !r.HasAll({other})) return std::nullopt;
     inputs.push_back(other);
     a.residual = 1;
-    last = sum;
-  } else {
-    sum = -1;
+    chain.push_back(sum);
   }
-  const int activation = pattern_.OnlyReader({last, 0});
+  const int activation = pattern_.OnlyReader({chain.back(), 0});
   if (alike(activation) && pattern_.Opcode(source_.node(activation)) == SY_PW_RELU) {
     a.activation = SY_ACTIVATION_RELU;
-    last = activation;
+    chain.push_back(activation);
   }
-  if (last == id || !Exists(node.op, inputs, Attributes(a), wanted)) return std::nullopt;
+  if (chain.size() == 1 || !Exists(node.op, inputs, Attributes(a), wanted)) return std::nullopt;
   auto fused = Emit(r, node, inputs, Attributes(a), wanted);
-  if (sum >= 0 && sum != last) held_[sum] = true;
-  done_[last] = {fused[0]};
+  std::vector<int> ends = {id};
+  for (const int next : {chain[1], chain.back()}) {
+    if (pattern_.readers.First(ends[0]) == pattern_.readers.First(next)) break;
+    std::vector<int> readers;
+    for (const int end : ends) {
+      held_[end] = end != id;
+      const auto& users = pattern_.users[end];
+      for (const int user : pattern_.Alike({users.begin(), users.end()}, next)) readers.push_back(user);
+    }
+    ends = std::move(readers);
+  }
+  for (const int end : ends) done_[end] = {fused[0]};
   return fused;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/abi/ops.h"
+#include "core/graph/ops/pointwise.h"
 #include "core/graph/verify.h"
 
 namespace switchyard {
@@ -61,6 +62,16 @@ std::optional<Program> Join(const Program& producer, const Program& reader, Ref 
   return Program{joined, inputs};
 }
 
+// A joined program goes on with what the producer has before it is rounded to the dtype of its result. That is wanted
+// of halves, but not where rounding is what the producer is for: integers lose their fractions, and a value that is
+// made half and wide again has the digits of a half.
+bool IsMeantToRound(const Graph& graph, const Node& producer, const Node& reader) {
+  const DType dtype = producer.outputs[0].dtype;
+  if (!IsFloating(dtype)) return true;
+  return ops::IsCast(graph, producer) && ops::IsCast(graph, reader) &&
+         Widest(graph.type(producer.inputs[0]).dtype, dtype) != dtype;
+}
+
 Program ProgramOf(const Node& node) { return {node.attributes.as<sy_pointwise_attributes>(), node.inputs}; }
 
 // Node `id` with those of its producers in front that it can be joined with, if there are any.
@@ -71,6 +82,7 @@ std::optional<Program> Joined(const Graph& graph, const Readers& readers, int id
   for (const Ref& link : node.inputs) {
     const Node& producer = graph.node(link.node);
     if (producer.op != kPointwise || producer.outputs.size() != 1 || producer.phase != node.phase) continue;
+    if (IsMeantToRound(graph, producer, node)) continue;
     const bool constant = producer.inputs.empty();
     // Read once by this node alone (a constant may be repeated), and as large as the result: nothing is computed twice.
     const bool alone = readers.OnlyOf(link.node, id);

@@ -124,7 +124,7 @@ Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, co
     if (stand_in >= 0 && result.node(stand_in).op == node.op) {
       copied[id] = stand_in;
       if (node.forward >= 0 && !state.unpaired.contains(id)) result.SetForward(stand_in, copied[node.forward]);
-      if (node.repeats >= 0) result.SetRepeats(stand_in, copied[node.repeats]);
+      if (node.repeats >= 0 && copied[node.repeats] != stand_in) result.SetRepeats(stand_in, copied[node.repeats]);
     }
     for (const int earlier : node.control) {
       if (result.size() == before) continue;

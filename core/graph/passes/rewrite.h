@@ -41,7 +41,8 @@ class Readers {
   explicit Readers(const Graph& graph);
   // Ids in ascending order, those of first computations.
   std::span<const int> Of(int id) const { return readers_[first_[id]]; }
-  bool OnlyOf(int id, int reader) const;  // is this the one reader?
+  bool OnlyOf(int id, int reader) const;          // is this the one reader?
+  int First(int id) const { return first_[id]; }  // the node itself, or the first computation of what it repeats
 
  private:
   std::vector<int> first_;  // of each node: itself, or what it repeats
