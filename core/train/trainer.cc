@@ -138,6 +138,19 @@ static Status VerifySettings(const TrainConfig& config, World& world) {
                          difference);
 }
 
+// Nodes read data from places of their own, which may hold other data. Collective.
+static Status VerifyData(const Dataset& train, const Dataset& validation, World& world) {
+  if (world.processes.nodes == 1) return OkStatus();
+  std::string lines;
+  for (const Dataset* data : {&train, &validation})
+    lines += fmt::format("{} {} samples, checksum {:08x}\n", data == &train ? "training" : "validation", data->size(),
+                         data->Checksum());
+  SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
+  if (difference.empty()) return OkStatus();
+  return FailedPrecondition("the data are not the same on all nodes: {}; give the same --data on every node",
+                            difference);
+}
+
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
   TrainConfig resolved = config;
   ResolveMixedPrecision(world.device->info().static_loss_scale, &resolved);
@@ -150,6 +163,7 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, cons
 StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model,
                                                    const Dataset& train, const Dataset& validation, World& world) {
   SY_ASSIGN_OR_RETURN(auto trainer, Make(config, model, world));
+  SY_RETURN_IF_ERROR(VerifyData(train, validation, world));
   Impl& impl = *trainer->impl_;
   SY_RETURN_IF_ERROR(impl.PrepareTraining(train, validation));
   const std::vector<float>& rates = impl.training.timetable.rates;
