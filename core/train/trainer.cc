@@ -122,7 +122,8 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 // What a run is must be the same on all ranks; what devices decide for themselves (a bare --amp, an open loss scale) is
 // decided by now. Collective.
 static Status VerifySettings(const TrainConfig& config, World& world) {
-  std::string lines = fmt::format(
+  std::string lines = fmt::format("--resume={}\n", config.resume ? "a checkpoint" : "");
+  lines += fmt::format(
       "--tp={}\n--sp={}\n--pp={}\n--pp_interleave={}\n--zero={}\n--shard_param_frac={}\n--offload={}\n"
       "--offload_optim_frac={}\n--offload_param_frac={}\n",
       config.tp, config.sp, config.pp, config.pp_interleave, config.zero, config.shard_param_frac, config.offload,
@@ -134,8 +135,10 @@ static Status VerifySettings(const TrainConfig& config, World& world) {
   for (const auto& [name, value] : settings.items()) lines += fmt::format("--{}={}\n", name, value.dump());
   SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
   if (difference.empty()) return OkStatus();
-  return InvalidArgument("the settings are not the same on all ranks: {}; start all ranks with the same settings",
-                         difference);
+  return InvalidArgument(
+      "the settings are not the same on all ranks: {}; start all ranks with the same settings{}", difference,
+      difference.find("--resume=") == std::string::npos ? ""
+                                                        : ", where all see the folder of the run that they go on from");
 }
 
 // Nodes read data from places of their own, which may hold other data. Collective.
