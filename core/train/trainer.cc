@@ -122,7 +122,8 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 // What a run is must be the same on all ranks; what devices decide for themselves (a bare --amp, an open loss scale) is
 // decided by now. Collective.
 static Status VerifySettings(const TrainConfig& config, World& world) {
-  std::string lines = fmt::format(
+  std::string lines = fmt::format("--resume={}\n", config.resume ? "a checkpoint" : "");
+  lines += fmt::format(
       "--tp={}\n--sp={}\n--pp={}\n--pp_interleave={}\n--zero={}\n--shard_param_frac={}\n--offload={}\n"
       "--offload_optim_frac={}\n--offload_param_frac={}\n",
       config.tp, config.sp, config.pp, config.pp_interleave, config.zero, config.shard_param_frac, config.offload,
@@ -134,8 +135,23 @@ static Status VerifySettings(const TrainConfig& config, World& world) {
   for (const auto& [name, value] : settings.items()) lines += fmt::format("--{}={}\n", name, value.dump());
   SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
   if (difference.empty()) return OkStatus();
-  return InvalidArgument("the settings are not the same on all ranks: {}; start all ranks with the same settings",
-                         difference);
+  return InvalidArgument(
+      "the settings are not the same on all ranks: {}; start all ranks with the same settings{}", difference,
+      difference.find("--resume=") == std::string::npos ? ""
+                                                        : ", where all see the folder of the run that they go on from");
+}
+
+// Nodes read data from places of their own, which may hold other data. Collective.
+static Status VerifyData(const Dataset& train, const Dataset& validation, World& world) {
+  if (world.processes.nodes == 1) return OkStatus();
+  std::string lines;
+  for (const Dataset* data : {&train, &validation})
+    lines += fmt::format("{} {} samples, checksum {:08x}\n", data == &train ? "training" : "validation", data->size(),
+                         data->Checksum());
+  SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
+  if (difference.empty()) return OkStatus();
+  return FailedPrecondition("the data are not the same on all nodes: {}; give the same --data on every node",
+                            difference);
 }
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
@@ -150,6 +166,7 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, cons
 StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model,
                                                    const Dataset& train, const Dataset& validation, World& world) {
   SY_ASSIGN_OR_RETURN(auto trainer, Make(config, model, world));
+  SY_RETURN_IF_ERROR(VerifyData(train, validation, world));
   Impl& impl = *trainer->impl_;
   SY_RETURN_IF_ERROR(impl.PrepareTraining(train, validation));
   const std::vector<float>& rates = impl.training.timetable.rates;

@@ -113,7 +113,15 @@ std::string LinesThatDiffer(const std::string& list, const std::string& of_rank_
     return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "none";
   };
   while (line < list.size() && line < of_rank_0.size() && at(list) == at(of_rank_0)) line = list.find('\n', line) + 1;
-  return fmt::format("\"{}\", rank 0 has \"{}\"", at(list), at(of_rank_0));
+  const std::string own = at(list), of_other = at(of_rank_0);
+  // A line that one of them does not have at all is not compared with the one behind it.
+  const auto comes_later = [&line](const std::string& text, const std::string& said) {
+    const size_t end = said.find_first_of(" =");
+    return end != std::string::npos && text.find("\n" + said.substr(0, end + 1), line) != std::string::npos;
+  };
+  const bool is_missing = comes_later(of_rank_0, own), is_extra = comes_later(list, of_other);
+  return fmt::format("\"{}\", rank 0 has \"{}\"", is_missing && !is_extra ? "none" : own,
+                     is_extra && !is_missing ? "none" : of_other);
 }
 
 }  // namespace

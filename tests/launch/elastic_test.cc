@@ -112,6 +112,26 @@ TEST_F(Elastic, AllNodesComeAgainWhereARankFailedAndTheRunHasTheBitsOfAnUninterr
   EXPECT_TRUE(interrupted == Contents(Checkpoints() + "/latest/model.safetensors"));
 }
 
+// Rank 1 finds no checkpoint where it looks, and would begin anew.
+TEST_F(Elastic, ANodeThatDoesNotSeeTheRunIsNamed) {
+  std::filesystem::create_directories(In("node1"));
+  std::ofstream(In("node1/start.sh")) << "if [ -n \"$SWITCHYARD_RESTARTED_RUN\" ]; then exec " << Program()
+                                      << " \"$@\"; fi\nexec " << Program()
+                                      << " \"$@\" --interpose=fault:collective@100:fail\n";
+  const std::string more = "--steps=60 --save_every=2";
+  const auto apart = [&](std::string line) {
+    const std::string output = "--output=" + In("shared");
+    return line.replace(line.find(output), output.size(), "--output=run");
+  };
+  Start({apart(Node("2", 0, more)), apart(Node("2", 1, more, "", "sh start.sh"))});
+  WaitForEnd();
+  for (const int i : {0, 1}) {
+    EXPECT_NE(node(i).code(), 0);
+    EXPECT_THAT(node(i).Output(), HasSubstr("rank 1 has \"--resume=\", rank 0 has \"--resume=a checkpoint\"; start all "
+                                            "ranks with the same settings, where all see the folder of the run"));
+  }
+}
+
 TEST_F(Elastic, TooFewNodesAreNamed) {
   Start({Node("2", 0, long_), Node("2", 1, long_)});
   AwaitCheckpoint();

@@ -1,5 +1,6 @@
 // Two network namespaces joined by a pair of virtual interfaces are two nodes: their ranks share neither memory nor the
 // loopback, and have host names of their own. Skipped where namespaces may not be made (that takes root).
+#include "tests/data/files_for_tests.h"
 #include "tests/launch/nodes.h"
 
 namespace switchyard {
@@ -63,6 +64,24 @@ TEST_F(TwoHosts, AreNotJoinedThroughSharedMemory) {
   WaitForEnd();
   EXPECT_NE(node(0).code(), 0);
   EXPECT_THAT(node(0).Output(), HasSubstr("there are 2 nodes"));
+}
+
+TEST_F(TwoHosts, WithOtherDataAreRefused) {
+  for (const char* host : {"node0", "node1"}) {
+    auto files = SmallImageFolder(2, 1);
+    if (host == std::string("node1")) files[0].second = files[1].second;
+    for (const auto& [name, bytes] : files) folder_.Write(fmt::format("{}/photos/{}", host, name), bytes);
+  }
+  const std::string command =
+      "train --model=mlp --dataset=imagefolder --data=photos --image_size=8 --width=8 --batch_size=2 --steps=1 "
+      "--device=cpu --threads=1 --output=run";
+  Start({LaunchOn('a', 1, command), LaunchOn('b', 1, command)});
+  WaitForEnd();
+  for (const int i : {0, 1}) {
+    EXPECT_NE(node(i).code(), 0);
+    EXPECT_THAT(node(i).Output(), ContainsRegex("the data are not the same on all nodes: rank 1 has .training [0-9]+ "
+                                                "samples, checksum"));
+  }
 }
 
 TEST_F(TwoHosts, AKilledOneIsNamedByTheSurvivors) {

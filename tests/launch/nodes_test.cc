@@ -76,6 +76,7 @@ TEST_F(Nodes, AWrongAddressIsNamed) {
   EXPECT_EQ(node(0).code(), 1);
   EXPECT_THAT(node(0).Output(), HasSubstr(fmt::format("127.0.0.1 port {}: Connection refused", port_)));
   EXPECT_THAT(node(0).Output(), HasSubstr("check --master_addr"));
+  EXPECT_THAT(node(0).Output(), HasSubstr("127.0.0.1 is this host alone"));
   // A number for node 0 on a host that has not this address: documentation's, RFC 5737.
   Start({Launch(2, 0, 1, port_, "true", "--rdzv_timeout=1 --master_addr=192.0.2.1")});
   WaitForEnd();
@@ -102,6 +103,34 @@ TEST_F(Nodes, AFailureOnOneEndsTheOthersWithItsExitCode) {
   EXPECT_EQ(node(1).code(), 7) << Outputs();
   EXPECT_THAT(node(0).Output(), ContainsRegex("rank 2 .pid [0-9]+. failed with exit code 7 on host .*; the ranks of "
                                               "this node are stopped"));
+}
+
+TEST_F(Nodes, WhatARankSaysOfItsFailureIsSaidOnAllOfThem) {
+  Start({Launch(2, 0, 1, port_, "sleep 60"), Launch(2, 1, 1, port_, "train --model=nothing")});
+  WaitForEnd(30000);
+  EXPECT_THAT(node(0).Output(), ContainsRegex("rank 1 .pid [0-9]+. failed with exit code 1 on host .*: unknown model "
+                                              "'nothing'"));
+  Start({Launch(2, 0, 1, port_, "sleep 60"), Launch(2, 1, 1, port_, "/no/such/program")});
+  WaitForEnd(30000);
+  EXPECT_THAT(node(0).Output(),
+              ContainsRegex("launch: cannot run /no/such/program: No such file or directory on host " + HostName()));
+  EXPECT_THAT(node(1).Output(), HasSubstr("launch: cannot run /no/such/program: No such file or directory\n"));
+}
+
+TEST_F(Nodes, ASettingThatOneAloneHasIsNamedOnceOnEach) {
+  for (const int with : {0, 1}) {
+    Start({Launch(2, 0, 1, port_, Training(with == 0 ? "--save_every=3" : "")),
+           Launch(2, 1, 1, port_, Training(with == 1 ? "--save_every=3" : ""))});
+    WaitForEnd(30000);
+    const std::string difference = with == 0 ? "rank 1 has \"none\", rank 0 has \"--save_every=3\""
+                                             : "rank 1 has \"--save_every=3\", rank 0 has \"none\"";
+    for (const int i : {0, 1}) {
+      const std::string said = node(i).Output();
+      EXPECT_NE(node(i).code(), 0);
+      EXPECT_THAT(said, HasSubstr(difference));
+      EXPECT_EQ(said.find(difference), said.rfind(difference)) << said;
+    }
+  }
 }
 
 TEST_F(Nodes, AKilledLauncherIsNamed) {

@@ -116,7 +116,10 @@ void LaunchReports::Read() {
     const pid_t pid = std::atoi(unread_.c_str() + start);
     const std::string text = unread_.substr(space + 2, end - space - 2);
     if (unread_[space + 1] == kFailure) told_.emplace(pid, WithLineBreaks(text, ' '));
-    if (unread_[space + 1] == kError) errors_.emplace_back(pid, text);
+    if (unread_[space + 1] == kError) {
+      errors_.emplace_back(pid, text);
+      left_.emplace(pid, WithLineBreaks(text, ' '));
+    }
     if (unread_[space + 1] == kRun) run_ = WithLineBreaks(text, '\n');
   }
   unread_.erase(0, start);
@@ -126,6 +129,12 @@ std::string LaunchReports::Of(pid_t pid) {
   Read();
   const auto found = told_.find(pid);
   return found == told_.end() ? "" : found->second;
+}
+
+std::string LaunchReports::ErrorOf(pid_t pid) {
+  Read();
+  const auto found = left_.find(pid);
+  return found == left_.end() ? "" : found->second;
 }
 
 std::vector<std::string> LaunchReports::TakeErrors(const std::map<pid_t, int>& ranks, const std::string& culprit) {

@@ -48,6 +48,7 @@ class LaunchReports {
   const std::string& run() const { return run_; }  // that was read; "": no rank has begun one
   // Which failure process `pid` has told of; "" where that is nothing.
   std::string Of(pid_t pid);
+  std::string ErrorOf(pid_t pid);                       // the error with which it ends; "" where it has left none
   bool has_errors() const { return !errors_.empty(); }  // that were read and not taken
   // The errors that were left since the last call, each text once, behind the ranks that left it: "rank 2: …", "ranks 0
   // and 3: …", or nobody where all of `ranks` (by pid) did. What was taken before, and what `culprit` says, is left
@@ -57,7 +58,7 @@ class LaunchReports {
  private:
   int ends_[2] = {-1, -1};
   std::string unread_;
-  std::map<pid_t, std::string> told_;
+  std::map<pid_t, std::string> told_, left_;  // failures; errors
   std::vector<std::pair<pid_t, std::string>> errors_;
   std::set<std::string> taken_;
   std::string run_;

@@ -65,8 +65,8 @@ class Launcher {
     for (int local_rank = 0; local_rank < options_.nproc_per_node; ++local_rank) {
       if (const Status started = Start(local_rank); !started.ok()) {
         SignalAll(SIGKILL);
-        nodes_->ReportFailure(Message(started), 1);
-        return started;
+        nodes_->ReportFailure(fmt::format("{} on host {}", Message(started), HostName()), 1);
+        return Annotate(started, "launch");
       }
     }
     if (socket_ >= 0) close(std::exchange(socket_, -1));
@@ -130,13 +130,13 @@ class Launcher {
     const bool piped = rank != 0;
     if (pipe2(failure, O_CLOEXEC) != 0 ||
         (piped && (pipe2(outputs[0], O_CLOEXEC) != 0 || pipe2(outputs[1], O_CLOEXEC) != 0))) {
-      return ResourceExhausted("launch: pipe: {}", std::strerror(errno));
+      return ResourceExhausted("pipe: {}", std::strerror(errno));
     }
     const int inherited = rank == 0 && place.world > 1 ? socket_ : -1;  // a rank alone would leave it open
     const auto variables = EnvironmentOf(options_, place, local_rank, inherited, reports_, restarted_run_);
     auto environment = Pointers(variables), arguments = Pointers(options_.command);
     const pid_t launcher = getpid(), pid = fork();
-    if (pid < 0) return ResourceExhausted("launch: cannot start rank {}: {}", rank, std::strerror(errno));
+    if (pid < 0) return ResourceExhausted("cannot start rank {}: {}", rank, std::strerror(errno));
     if (pid == 0) {
       // Its own process group, so that a signal of ours reaches what it starts, and one of the terminal does not come
       // twice.
@@ -168,7 +168,7 @@ class Launcher {
     int error = 0;
     const bool failed = read(failure[0], &error, sizeof error) == sizeof error;
     close(failure[0]);
-    return failed ? NotFound("launch: cannot run {}: {}", options_.command[0], std::strerror(error)) : OkStatus();
+    return failed ? NotFound("cannot run {}: {}", options_.command[0], std::strerror(error)) : OkStatus();
   }
 
   bool Running() const {
@@ -200,6 +200,7 @@ class Launcher {
     const NodeFailure failure = nodes_->Serve();
     if (failure.code == 0 || stopping_ || !Running()) return;
     LogError("launch: {}; the ranks of this node are stopped", failure.text);
+    culprit_ = failure.text;
     exit_code_ = failure.code;
     Stop();
   }
@@ -226,7 +227,7 @@ class Launcher {
   // all blame one whose end has not come here yet, it gives the exit code when it does.
   void Reap() {
     int status = 0;
-    std::string culprit;
+    std::string culprit, error;
     bool is_own = false;  // the culprit's own end, not what a survivor says
     for (Child& child : children_) {
       if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
@@ -240,6 +241,7 @@ class Launcher {
       is_own = reason.empty() || reason.rfind(own_name, 0) == 0;
       if (!is_own && !culprit.empty()) continue;
       exit_code_ = code;
+      error = reason.empty() ? reports_.ErrorOf(child.pid) : "";
       culprit = !reason.empty() ? reason
                 : WIFSIGNALED(status)
                     ? fmt::format("{}) was killed by signal {} ({}) on host {}", own_name, WTERMSIG(status),
@@ -250,7 +252,8 @@ class Launcher {
     culprit_ = culprit;
     verdict_ = fmt::format("launch: {}{}", culprit, Running() ? "; the others are stopped" : "");
     SayWithin(kForOthersToSay);
-    nodes_->ReportFailure(culprit, exit_code_);
+    // Other nodes do not see what the rank says here.
+    nodes_->ReportFailure(error.empty() ? culprit : fmt::format("{}: {}", culprit, error), exit_code_);
     Stop();
   }
 

@@ -54,7 +54,7 @@ Status Resolve(const std::string& host, int port, int flags, Addresses* result) 
   hints.ai_family = AF_UNSPEC;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &result->first);
   if (error == 0) return OkStatus();
-  return NotFound("cannot find the address of host \"{}\": {}; check MASTER_ADDR", host, gai_strerror(error));
+  return NotFound("cannot find the address of host \"{}\": {}", host, gai_strerror(error));
 }
 
 }  // namespace

@@ -16,12 +16,18 @@ namespace {
 
 // What the others do where somebody waits for them in vain.
 std::string Advice(const LaunchOptions& options) {
+  const std::string loopback =
+      IsLoopback(options.master_address)
+          ? fmt::format(
+                "; {} is this host alone: between hosts --master_addr is an address of node 0 that the others reach",
+                options.master_address)
+          : "";
   if (options.node_rank > 0)
-    return "check --master_addr and --master_port, and that switchyard launch --node_rank=0 runs there";
+    return "check --master_addr and --master_port, and that switchyard launch --node_rank=0 runs there" + loopback;
   const auto own = IsOwnAddress(options.master_address);
   const std::string doubt =
       own.ok() && *own
-          ? ""
+          ? loopback
           : fmt::format("; {} is no address of this host, so is --node_rank=0 right here?", options.master_address);
   return fmt::format(
       "run `switchyard launch --nnodes={} --node_rank=... --master_addr={} --master_port={} ...` on each{}",
