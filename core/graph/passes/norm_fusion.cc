@@ -80,14 +80,13 @@ KernelFusion::Replacement KernelFusion::BatchNormWithActivation(Rewriting& r, in
   }
   if (chain.size() == 1 || !Exists(node.op, inputs, Attributes(a), wanted)) return std::nullopt;
   auto fused = Emit(r, node, inputs, Attributes(a), wanted);
-  std::vector<int> ends = {id};
-  for (const int next : {chain[1], chain.back()}) {
-    if (pattern_.readers.First(ends[0]) == pattern_.readers.First(next)) break;
+  std::vector<int> ends = {id};  // of the chain, and of its second computations where the norm has none
+  for (size_t next = 1; next < chain.size(); ++next) {
     std::vector<int> readers;
     for (const int end : ends) {
       held_[end] = end != id;
       const auto& users = pattern_.users[end];
-      for (const int user : pattern_.Alike({users.begin(), users.end()}, next)) readers.push_back(user);
+      for (const int user : pattern_.Alike({users.begin(), users.end()}, chain[next])) readers.push_back(user);
     }
     ends = std::move(readers);
   }
