@@ -77,10 +77,13 @@ TEST_F(Nodes, AWrongAddressIsNamed) {
   EXPECT_THAT(node(0).Output(), HasSubstr(fmt::format("127.0.0.1 port {}: Connection refused", port_)));
   EXPECT_THAT(node(0).Output(), HasSubstr("check --master_addr"));
   EXPECT_THAT(node(0).Output(), HasSubstr("127.0.0.1 is this host alone"));
+  EXPECT_THAT(node(0).Output(), ContainsRegex("warning: node 1 has found no node 0 yet and tries for [0-9] s more at "
+                                              "most: 127.0.0.1 port"));
   // A number for node 0 on a host that has not this address: documentation's, RFC 5737.
   Start({Launch(2, 0, 1, port_, "true", "--rdzv_timeout=1 --master_addr=192.0.2.1")});
   WaitForEnd();
   EXPECT_THAT(node(0).Output(), HasSubstr("192.0.2.1 is no address of this host"));
+  EXPECT_THAT(node(0).Output(), ContainsRegex("warning: node 0 on host .* waits for node 1 of 2, 0 s more at most"));
 }
 
 TEST_F(Nodes, ATakenPortIsNamed) {

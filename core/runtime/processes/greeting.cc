@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/logging.h"
 #include "core/base/secret.h"
 #include "core/runtime/processes/handshake.h"
 
@@ -162,6 +163,7 @@ Status VisitUntil(const MeetingTerms& terms, int number, const std::vector<std::
   deadline +=
       std::clamp<Clock::duration>(deadline - Clock::now(), std::chrono::milliseconds(100), std::chrono::seconds(2));
   Status last = Unavailable("{} 0 gave no address", terms.noun);
+  auto say_at = terms.patience.count() > 0 ? Clock::now() + terms.patience : Clock::time_point::max();
   for (int pause_ms = 20; MillisecondsUntil(deadline) > 0; pause_ms = std::min(2 * pause_ms, 300)) {
     for (const std::string& place : places) {
       const Status visited = visit(place, deadline);
@@ -169,6 +171,11 @@ Status VisitUntil(const MeetingTerms& terms, int number, const std::vector<std::
       if (absl::IsCancelled(visited)) return Unavailable("{}", Message(visited));
       // Having been turned away says more than that nobody is there any more.
       if (!absl::IsFailedPrecondition(last)) last = visited;
+    }
+    if (Clock::now() >= say_at) {
+      say_at = Clock::time_point::max();
+      LogWarning("{} {} has found no {} 0 yet and tries for {} s more at most: {}", terms.noun, number, terms.noun,
+                 MillisecondsUntil(deadline) / 1000, Message(last));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
   }

@@ -32,6 +32,11 @@ class Holder {
     while (problem.ok() && !AllCame()) {
       const bool is_late = MillisecondsUntil(deadline) == 0;
       if (is_late && terms_.least > 0 && came_ + 1 >= terms_.least) break;
+      if (terms_.patience.count() > 0 && !said_whom_ && Clock::now() - started >= terms_.patience) {
+        said_whom_ = true;
+        LogWarning("{} 0 on host {} waits for {} of {}, {} s more at most", terms_.noun, members_[0].host,
+                   NameNumbers(terms_.noun, Absent()), terms_.count, MillisecondsUntil(deadline) / 1000);
+      }
       if (is_late)
         problem = Missing(listener, Clock::now() - started);
       else
@@ -53,23 +58,21 @@ class Holder {
   }
 
  private:
-  bool AllCame() const {
-    if (came_ + 1 < terms_.least) return false;
+  bool AllCame() const { return came_ + 1 >= terms_.least && Absent().empty(); }
+
+  std::vector<int> Absent() const {
+    std::vector<int> absent;
     for (int number = 1; number < terms_.count; ++number) {
       const bool is_gone = std::find(terms_.gone.begin(), terms_.gone.end(), number) != terms_.gone.end();
-      if (!is_gone && !present_[static_cast<size_t>(number)]) return false;
+      if (!is_gone && !present_[static_cast<size_t>(number)]) absent.push_back(number);
     }
-    return true;
+    return absent;
   }
 
   Status Missing(int listener, Clock::duration waited) const {
-    std::vector<int> missing;
-    for (int number = 1; number < terms_.count; ++number) {
-      if (!present_[static_cast<size_t>(number)]) missing.push_back(number);
-    }
     const auto port = PortOf(listener);
     return DeadlineExceeded("{} of {} did not come within {:.1f} s to {} 0 on host {} port {}; {}",
-                            NameNumbers(terms_.noun, missing), terms_.count,
+                            NameNumbers(terms_.noun, Absent()), terms_.count,
                             std::chrono::duration<double>(waited).count(), terms_.noun, members_[0].host,
                             port.ok() ? *port : 0, terms_.advice);
   }
@@ -162,7 +165,7 @@ class Holder {
   MeetingLinks links_;
   std::vector<bool> present_;  // by number
   int came_ = 0;
-  bool turned_one_away_ = false;
+  bool turned_one_away_ = false, said_whom_ = false;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct MeetingTerms {
   // again.
   int least = 0;
   std::vector<int> gone = {};
+  std::chrono::milliseconds patience{0};  // after which who waits says once for whom; 0: never
 };
 
 struct Member {

@@ -65,6 +65,7 @@ StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& op
                         : fmt::format("{} {:d} {}", options.nproc_per_node, options.max_restarts > 0, run_word),
                     options.node_rank};
   MeetingTerms terms{"node", options.nnodes, token, Advice(options), options.least_nodes, gone};
+  terms.patience = std::chrono::milliseconds(100 * options.rendezvous_timeout_s);  // a tenth of the time
   if (options.nnodes > 1) {
     SY_ASSIGN_OR_RETURN(terms.token, FindToken(IsLoopback(options.master_address), options.token_file));
   }
