@@ -1,7 +1,7 @@
 // pointwise: the program is run on blocks of elements that stay in the L1 cache, one vectorised loop per instruction,
 // so that each tensor crosses memory once. Prepare merges axes, gives each result a register (a block of f32 in the
 // thread's scratch) that is reused after its last reader, and lets the last instruction write straight into an f32
-// output.
+// output. A short row that an input repeats is repeated in its register.
 #include "backends/cpu/copy.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/parallel.h"
@@ -10,6 +10,9 @@ namespace switchyard {
 namespace {
 
 constexpr int64_t kPiece = 512;
+constexpr int64_t kMostPeriod = 64;  // elements of a row that registers repeat
+constexpr int64_t kRegister = kPiece + kMostPeriod;
+constexpr int64_t kRepeats = -1;  // as a stride: the input has one row, which it repeats
 
 int OperandCount(int32_t op) {
   if (op == SY_PW_CONSTANT) return 0;
@@ -19,7 +22,7 @@ int OperandCount(int32_t op) {
 
 struct Axis {
   int64_t extent;
-  std::vector<int64_t> strides;  // one per input, elements; 0 = broadcast
+  std::vector<int64_t> strides;  // one per input, elements; 0 = broadcast, or kRepeats
 };
 
 // The output axes, neighbours merged wherever every input runs on from one into the next. Never empty.
@@ -51,13 +54,35 @@ std::vector<Axis> MergedAxes(const sy_tensor& out, const std::vector<sy_tensor>&
   return axes;
 }
 
+// Short rows, as the three channels of images, become one long row where each input runs through all of them, is
+// constant, or repeats one row. The length of that row; 0: none is repeated.
+int64_t JoinShortRows(std::vector<Axis>& axes) {
+  if (axes.size() < 2 || axes.back().extent > kMostPeriod) return 0;
+  Axis &inner = axes.back(), &outer = axes[axes.size() - 2];
+  for (size_t i = 0; i < inner.strides.size(); ++i) {
+    const bool one_row = outer.strides[i] == 0 && inner.strides[i] <= 1;
+    if (!one_row && (inner.strides[i] != 1 || outer.strides[i] != inner.extent)) return 0;
+  }
+  const int64_t period = inner.extent;
+  for (size_t i = 0; i < inner.strides.size(); ++i) {
+    if (outer.strides[i] == 0 && inner.strides[i] == 1) inner.strides[i] = kRepeats;
+  }
+  inner.extent *= outer.extent;
+  axes.erase(axes.end() - 2);
+  return period;
+}
+
 class Pointwise : public Kernel {
  public:
   Pointwise(const Request& request, const sy_pointwise_attributes& program)
-      : Kernel(request), program_(program), axes_(MergedAxes(outputs[0], inputs)), total_(Elements(outputs[0])) {
+      : Kernel(request),
+        program_(program),
+        axes_(MergedAxes(outputs[0], inputs)),
+        period_(JoinShortRows(axes_)),
+        total_(Elements(outputs[0])) {
     AllocateRegisters();
     ChooseInPlace();
-    workspace_bytes = static_cast<uint64_t>(device->threads * register_count_ * kPiece) * sizeof(float);
+    workspace_bytes = static_cast<uint64_t>(device->threads * register_count_ * kRegister) * sizeof(float);
   }
 
   void Run(const Arguments& a) const override {
@@ -65,7 +90,7 @@ class Pointwise : public Kernel {
     const int64_t grain =
         std::max<int64_t>(kPiece, kParallelElements / static_cast<int64_t>(1 + program_.instruction_count / 4));
     ParallelRanges(device->threads, total_, grain, [&](int64_t begin, int64_t end, int thread) {
-      Thread t(*this, a, a.Workspace<float>() + thread * register_count_ * kPiece);
+      Thread t(*this, a, a.Workspace<float>() + thread * register_count_ * kRegister);
       while (begin < end) {
         const int64_t row = begin / inner, column = begin % inner;
         t.StartRow(row);
@@ -167,12 +192,13 @@ class Pointwise : public Kernel {
         }
         const int64_t previous = first_ ? -1 : offsets_[i];
         offsets_[i] = offset;
-        if (k_.axes_.back().strides[i] == 0 && offset != previous) {
-          const sy_dtype dtype = k_.inputs[i].dtype;
-          float value = 0;
-          Vector().to_float(dtype, a_.inputs[i] + offset * DtypeBytes(dtype), &value, 1);
-          std::fill_n(Register(i), kPiece, value);
-        }
+        const int64_t stride = k_.axes_.back().strides[i];
+        if (stride > 0 || offset == previous) continue;
+        const sy_dtype dtype = k_.inputs[i].dtype;
+        const int64_t given = stride == kRepeats ? k_.period_ : 1;
+        float* const values = Register(i);
+        Vector().to_float(dtype, a_.inputs[i] + offset * DtypeBytes(dtype), values, given);
+        for (int64_t e = given; e < kRegister; ++e) values[e] = values[e - given];
       }
       first_ = false;
     }
@@ -186,8 +212,9 @@ class Pointwise : public Kernel {
         if (k_.Direct(i)) {
           operands_[i] = const_cast<float*>(reinterpret_cast<const float*>(from));
         } else {
-          operands_[i] = Register(i);
-          if (k_.axes_.back().strides[i] != 0) Vector().to_float(dtype, from, operands_[i], count);
+          const int64_t stride = k_.axes_.back().strides[i];
+          operands_[i] = Register(i) + (stride == kRepeats ? column % k_.period_ : 0);
+          if (stride > 0) Vector().to_float(dtype, from, operands_[i], count);
         }
       }
       for (size_t j = 0; j < k_.program_.instruction_count; ++j) {
@@ -216,7 +243,7 @@ class Pointwise : public Kernel {
     }
 
    private:
-    float* Register(size_t operand) const { return registers_ + k_.registers_[operand] * kPiece; }
+    float* Register(size_t operand) const { return registers_ + k_.registers_[operand] * kRegister; }
     const Pointwise& k_;
     const Arguments& a_;
     float* registers_;
@@ -227,6 +254,7 @@ class Pointwise : public Kernel {
 
   sy_pointwise_attributes program_;
   std::vector<Axis> axes_;
+  int64_t period_;  // of inputs that repeat a row; 0: none does
   int64_t total_;
   int32_t register_count_ = 0;
   std::vector<int32_t> registers_;      // per operand; -1: direct

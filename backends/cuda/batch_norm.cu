@@ -28,39 +28,32 @@ __global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
   const int64_t column = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
   float mean[N] = {}, squares[N] = {}, seen = 0;
-  int64_t row = column < p.columns ? first + threadIdx.y : last;
-  for (; row < last; row += kRows * blockDim.y) {
-    decltype(LoadRaw<N>(x, 0)) raw[kRows];
-    int there = 0;  // rows before the end; for others the first is read again, and counts for nothing
+  const auto join = [&]<int kCount>(int64_t row) {  // kCount of the thread's rows, from `row` on
+    decltype(LoadRaw<N>(x, 0)) raw[kCount];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t at = row + r * blockDim.y;
-      there += at < last ? 1 : 0;
-      raw[r] = LoadRaw<N>(x, (at < last ? at : row) * p.columns + column);
-    }
-    float v[kRows][N];
+    for (int r = 0; r < kCount; ++r) raw[r] = LoadRaw<N>(x, (row + r * blockDim.y) * p.columns + column);
+    float v[kCount][N];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) Unpack(raw[r], x.dtype, v[r]);
-    const auto count = static_cast<float>(there);
-    const float before = seen, share = 1 / count;
-    seen += count;
-    const float weight = count / seen;
+    for (int r = 0; r < kCount; ++r) Unpack(raw[r], x.dtype, v[r]);
+    const float before = seen;
+    seen += kCount;
+    const float weight = kCount / seen;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       float own = 0;
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) own += r < there ? v[r][k] : 0;
-      own *= share;
-      const float off = own - mean[k];
-      mean[k] += off * weight;
-      squares[k] += off * off * (before * weight);
+      for (int r = 0; r < kCount; ++r) own += v[r][k];
+      own *= 1.0f / kCount;
+      const float off = own - mean[k], step = off * weight;
+      mean[k] += step;
+      squares[k] += step * (off * before);  // in this order 0 at first, however large `off` is
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float apart = r < there ? v[r][k] - own : 0;
-        squares[k] += apart * apart;
-      }
+      for (int r = 0; r < kCount; ++r) squares[k] += (v[r][k] - own) * (v[r][k] - own);
     }
-  }
+  };
+  int64_t row = column < p.columns ? first + threadIdx.y : last;
+  for (; row + (kRows - 1) * blockDim.y < last; row += kRows * blockDim.y) join.template operator()<kRows>(row);
+  for (; row < last; row += blockDim.y) join.template operator()<1>(row);
   float sum[N];
 #pragma unroll
   for (int k = 0; k < N; ++k) sum[k] = mean[k] * seen;

@@ -1,5 +1,5 @@
-// matmul on cuBLASLt. Bias, tanh GELU and its gradient, ReLU, the residual and accumulation become the product's own
-// epilogue where the library has that formula for the dtypes at hand; what is left over (the exact GELU, SiLU, mixed
+// matmul on cuBLASLt. Bias, tanh GELU and its gradient, the residual and accumulation become the product's own epilogue
+// where the library has that formula for the dtypes at hand; what is left over (ReLU, the exact GELU, SiLU, mixed
 // dtypes) is one pass of our own over the output right after the product, unless a product of cuDNN's was measured to
 // be faster (gelu_matmul.h). Prepare tries the most fused way first; where the library refuses that and a pass over a
 // matrix comes of it, the kernel is a second choice. A bias has the product's dtype there ("Bias vector elements are

@@ -576,6 +576,12 @@ TEST_F(CpuOps, PointwiseProgramsBroadcastConvertAndAccumulate) {
         {{2, 700}, {2, 700}, {1}, {700}},
         {{3, 1, 2, 130}, {130}, {2, 1}, {3, 4, 1, 1}},
         {{1}, {1}, {1}, {1}},
+        // Short rows that an input repeats, in pieces that begin anywhere within them.
+        {{50, 211, 3}, {3}, {1}, {50, 211, 3}},
+        {{211, 50, 3}, {211, 50, 3}, {3}, {3}},
+        {{3, 170, 7}, {170, 7}, {7}, {3, 1, 1}},
+        {{90, 64}, {64}, {1}, {90, 64}},
+        {{90, 65}, {65}, {90, 1}, {90, 65}},
     };
     for (const auto& s : shapes) {
       std::vector<int64_t> out = s[0];

@@ -111,7 +111,6 @@ class CudaOps : public testing::Test {
     }
   }
 
- protected:
   using Numbers = std::vector<std::vector<double>>;
 
   // What each output holds before, where it is added to that; else nothing.
@@ -134,7 +133,6 @@ class CudaOps : public testing::Test {
     return bound->Run();
   }
 
- private:
   StatusOr<Numbers> RunOnReference(const Problem& problem) const {
     SY_ASSIGN_OR_RETURN(Numbers results, RunOp(*reference_, InDoubles(problem)));
     const Numbers initial = Initial(problem);
@@ -175,7 +173,6 @@ class CudaOps : public testing::Test {
   static inline uint64_t seed_ = 0;
   uint64_t key_ = 0;
 
- protected:
   static inline bool measured_ = false;
   double looser_ = 1;
   std::vector<uint8_t> accumulate_;  // of each output; empty: none is added to what is there
@@ -263,6 +260,37 @@ TEST_F(CudaOps, BatchNormOfManyRows) {
     Agree("batch_norm", a, {x, vector, vector, vector, positive}, {x, vector, vector, vector, vector});
     Agree("batch_norm_inference", a, {x, vector, vector, vector, positive}, {x});
     Agree("batch_norm_backward", a, {x, vector, vector, positive, x}, {x, vector, vector});
+  }
+}
+
+// Numbers around a mean whose square f32 does not hold.
+TEST_F(CudaOps, BatchNormOfLargeNumbers) {
+  const sy_batch_norm_attributes a{.eps = 1e-5f, .momentum = 0.1f};
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&a);
+  const sy_tensor x = Contiguous(SY_F32, {400, 8}), vector = Contiguous(SY_F32, {8});
+  Problem problem{"batch_norm", {bytes, bytes + sizeof a}, {x, vector, vector, vector, vector}, {}, {}};
+  problem.outputs = problem.inputs;
+  for (const sy_tensor& input : problem.inputs)
+    problem.values.push_back(Rounded(Random(Fill::kPositive, 0, input, ++key_), SY_F32));
+  for (double& value : problem.values[0]) value = 2e19 + 1e17 * value;
+  problem.values[0] = Rounded(problem.values[0], SY_F32);
+  Compare(problem);
+}
+
+// Rows of eights with everything that the graph fuses in: blocks of 8, 16 and 32 threads a row and two beside each
+// other, rows that leave some of a thread's loads without a row, several parts, and maps of two dtypes.
+TEST_F(CudaOps, BatchNormWithReluAndResidualInEights) {
+  for (const auto& [rows, c] :
+       std::vector<std::array<int64_t, 2>>{{1, 8}, {515, 24}, {129, 64}, {33, 128}, {63, 256}, {65, 264}}) {
+    SCOPED_TRACE(testing::Message() << rows << " rows of " << c);
+    const Value x = {{rows, c}}, single = Fixed({rows, c}), vector = Fixed({c}), positive = Fixed({c}, Fill::kPositive);
+    const sy_batch_norm_attributes a{.eps = 1e-2f, .momentum = 0.1f, .activation = SY_ACTIVATION_RELU, .residual = 1};
+    Agree("batch_norm", a, {x, vector, vector, vector, positive, x}, {x, vector, vector, vector, vector});
+    Agree("batch_norm_inference", a, {x, vector, vector, vector, positive, x}, {x});
+    Agree("batch_norm_backward", a, {x, vector, vector, positive, x, x}, {x, vector, vector, x});
+    dtypes_ = {SY_BF16};
+    Agree("batch_norm_backward", a, {x, vector, vector, positive, single, x}, {x, vector, vector, single});
+    dtypes_ = {SY_F32, SY_BF16, SY_F16};
   }
 }
 
