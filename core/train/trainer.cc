@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/train/agreement.h"
 #include "core/train/evaluation.h"
 #include "core/train/fitting.h"
 #include "core/train/loaders.h"
@@ -117,41 +118,6 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
       fmt::format("{}; --recompute={} takes {:.1f} MB instead of {:.1f} MB{}", Message(out_of_memory), least->setting,
                   static_cast<double>(least->bytes) / 1e6, static_cast<double>(engine.plans().PlannedBytes()) / 1e6,
                   least->fits ? ", which would fit" : ", which is still too much"));
-}
-
-// What a run is must be the same on all ranks; what devices decide for themselves (a bare --amp, an open loss scale) is
-// decided by now. Collective.
-static Status VerifySettings(const TrainConfig& config, World& world) {
-  std::string lines = fmt::format("--resume={}\n", config.resume ? "a checkpoint" : "");
-  lines += fmt::format(
-      "--tp={}\n--sp={}\n--pp={}\n--pp_interleave={}\n--zero={}\n--shard_param_frac={}\n--offload={}\n"
-      "--offload_optim_frac={}\n--offload_param_frac={}\n",
-      config.tp, config.sp, config.pp, config.pp_interleave, config.zero, config.shard_param_frac, config.offload,
-      config.offload_optim_frac, config.offload_param_frac);
-  lines += fmt::format("--ranks_per_node={}\n", config.ranks_per_node ? fmt::to_string(*config.ranks_per_node) : "");
-  // Ranks that share a model each compute what is not divided: to the same bits, by the same kernels.
-  if (world.mesh.tensor > 1) lines += fmt::format("--device={}\n", world.device->info().plugin);
-  const auto settings = ToJson(config, {SettingKind::kProperty});
-  for (const auto& [name, value] : settings.items()) lines += fmt::format("--{}={}\n", name, value.dump());
-  SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
-  if (difference.empty()) return OkStatus();
-  return InvalidArgument(
-      "the settings are not the same on all ranks: {}; start all ranks with the same settings{}", difference,
-      difference.find("--resume=") == std::string::npos ? ""
-                                                        : ", where all see the folder of the run that they go on from");
-}
-
-// Nodes read data from places of their own, which may hold other data. Collective.
-static Status VerifyData(const Dataset& train, const Dataset& validation, World& world) {
-  if (world.processes.nodes == 1) return OkStatus();
-  std::string lines;
-  for (const Dataset* data : {&train, &validation})
-    lines += fmt::format("{} {} samples, checksum {:08x}\n", data == &train ? "training" : "validation", data->size(),
-                         data->Checksum());
-  SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
-  if (difference.empty()) return OkStatus();
-  return FailedPrecondition("the data are not the same on all nodes: {}; give the same --data on every node",
-                            difference);
 }
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
