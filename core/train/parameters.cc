@@ -128,22 +128,15 @@ Drawn DrawnOf(const Weight& weight, const std::vector<float>& values) {
   return {DigestOf(weight.held), values.size(), DigestOf(values)};
 }
 
-// `values` of what this rank holds of a weight. An average of it has the same elements, or those of a piece of them.
+// `values` of what this rank holds of a weight, of which it holds as much of the average.
 Status UploadHeld(const Engine& engine, const Weight& weight, std::vector<float> values) {
-  const std::string average = AverageOf(*weight.name);
-  if (const Layout::Entry* entry = engine.layout().Find(average)) {
-    std::vector<float> of_average = values;
-    if (entry->part && RunsOf(*entry->part) != weight.held) {
-      Part piece = *entry->part;
-      piece.of = nullptr;
-      CutPart(piece, sizeof(float), reinterpret_cast<const std::byte*>(values.data()),
-              reinterpret_cast<std::byte*>(of_average.data()));
-    }
-    of_average.resize(entry->bytes / sizeof(float));
-    SY_RETURN_IF_ERROR(engine.memory().Upload(average, of_average.data(), entry->bytes));
+  for (const std::string& name : {*weight.name, AverageOf(*weight.name)}) {
+    const Layout::Entry* const entry = engine.layout().Find(name);
+    if (entry == nullptr) continue;
+    values.resize(entry->bytes / sizeof(float));  // zeros behind the last one
+    SY_RETURN_IF_ERROR(engine.memory().Upload(name, values.data(), entry->bytes));
   }
-  values.resize(weight.entry->bytes / sizeof(float));  // zeros behind the last one
-  return engine.memory().Upload(*weight.name, values.data(), weight.entry->bytes);
+  return OkStatus();
 }
 
 // Of ranks that hold the same of a weight, those that have drawn something else than the first of them take what that
