@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kWarp* kLanes, kDtype == kAnyDtype ? 2 : 3)
   };
   int64_t row = column < p.columns ? first + threadIdx.y : last;
   for (; row + (kRows - 1) * blockDim.y < last; row += kRows * blockDim.y) join.template operator()<kRows>(row);
+#pragma unroll 1  // else the rest is counted, by a division
   for (; row < last; row += blockDim.y) join.template operator()<1>(row);
   float sum[N];
 #pragma unroll
