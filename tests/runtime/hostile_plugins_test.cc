@@ -21,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
 
 struct Hostile {
   const char* name;    // of the library, of the manifest, and of the fault
@@ -290,13 +291,13 @@ TEST_F(HostilePluginsTest, NothingThatItSaysActsOnATerminal) {
 
 TEST_F(HostilePluginsTest, WhatADriverChangesIsWarnedOf) {
   Install("changes_the_environment_in_count");
+  setenv("OMP_NUM_THREADS", "2", 1);  // it makes 1 of it, which the one who started the tests may have given
   Registry registry({folder_});
   ::testing::internal::CaptureStderr();
   const auto plugin = registry.Find(PluginKind::kBackend, "fake");
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_TRUE(plugin.ok()) << plugin.status();
-  EXPECT_THAT(said,
-              ContainsRegex("when it was asked for its devices it (added|changed) the environment variable OMP_NUM"));
+  EXPECT_THAT(said, HasSubstr("when it was asked for its devices it changed the environment variable OMP_NUM_THREADS"));
 }
 
 TEST_F(HostilePluginsTest, AThreadThatHasEndedIsNoFault) {
