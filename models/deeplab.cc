@@ -29,10 +29,10 @@ ResNetConfig BackboneOf(const DeepLabConfig& c) {
           .stem = "imagenet"};
 }
 
-// Of x (B, H, W, C): bilinear to the places of `like` (B, H', W', …).
 // Of all convolutions but the backbone's, as torchvision's DeepLabV3 starts them.
 constexpr auto kDeepLabStart = nn::ConvolutionStart::kTorch;
 
+// Of x (B, H, W, C): bilinear to the places of `like` (B, H', W', …).
 Value ResizeAs(const Value& x, const Value& like) { return nn::ResizeLinear(x, {like.dim(1), like.dim(2)}); }
 
 // Atrous spatial pyramid pooling (Chen et al. 2017): x seen at several rates at once, (B, h, w, C) → (B, h, w, out).
