@@ -303,7 +303,7 @@ TEST_F(CpuOps, AttentionIgnoresWhatAMaskForbids) {
 }
 
 // As windows of Swin are masked: what such scores weigh, exp(-100), is a subnormal number, and its products are, which
-// many CPUs compute a hundred times as slowly.
+// some CPUs compute many times as slowly.
 TEST_F(CpuOps, AttentionMakesNoSubnormalNumbersOfMasks) {
   const sy_attention_attributes t{.scale = 0.2f, .mask = 1};
   for (const sy_dtype dtype : {SY_F32, SY_BF16})

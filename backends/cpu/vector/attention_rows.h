@@ -55,9 +55,9 @@ inline void Bias(const AttentionHead& a, int64_t query, float* scores) {
   });
 }
 
-// exp(x) of a score less the largest, and 0 below 2^-100, of which no sum beside the largest sees anything: masks of
-// -100 would make subnormal numbers of it, and so would gradients times what is a little larger, and products with
-// these take a hundred times as long on many CPUs.
+// exp(x) of a score less the largest, and 0 below exp(-69), some 2^-100, of which no sum beside the largest sees
+// anything: masks of -100 would make subnormal numbers of it, and so would gradients times what is a little larger, and
+// products with these take many times as long on some CPUs.
 SY_INLINE Floats Probability(Floats x) {
   const Floats least = Splat(-69.0f), e = Exp(least > x ? least : x);
   return least > x ? Floats{} : e;
