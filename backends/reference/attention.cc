@@ -30,13 +30,16 @@ struct Layout {
 };
 
 double Dot(const Array& a, int64_t at, const Array& b, int64_t bt, int64_t count) {
+  const double *x = a.values.data() + at, *y = b.values.data() + bt;
   double sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += a[at + i] * b[bt + i];
+  for (int64_t i = 0; i < count; ++i) sum += x[i] * y[i];
   return sum;
 }
 
 void AddScaled(Array& to, int64_t at, double scale, const Array& from, int64_t ft, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[at + i] += scale * from[ft + i];
+  double* const x = to.values.data() + at;
+  const double* const y = from.values.data() + ft;
+  for (int64_t i = 0; i < count; ++i) x[i] += scale * y[i];
 }
 
 // s[j] = scale·q_i·k_j + bias[h, i, j] + mask[b mod G, i, j]

@@ -98,9 +98,9 @@ class CpuOps : public testing::Test {
   Tensor Random(std::vector<int64_t> dims, sy_dtype dtype = SY_F32, double mean = 0, double deviation = 1) {
     Normals normal(generator_);
     Tensor t{dtype, dims, {}};
-    t.values.reserve(static_cast<size_t>(Count(dims)));
-    for (int64_t i = 0; i < Count(dims); ++i)
-      t.values.push_back(ToBits(dtype, normal() * static_cast<float>(deviation) + static_cast<float>(mean)));
+    t.values.resize(static_cast<size_t>(Count(dims)));
+    for (double& value : t.values)
+      value = ToBits(dtype, normal() * static_cast<float>(deviation) + static_cast<float>(mean));
     return t;
   }
   Tensor Indices(std::vector<int64_t> dims, int lowest, int highest) {

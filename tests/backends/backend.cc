@@ -90,20 +90,24 @@ std::vector<char> Encode(const Tensor& tensor) {
   std::vector<char> bytes(count * sy_dtype_bits(tensor.dtype) / 8);
   WithType(tensor.dtype, [&](auto type) {
     using T = decltype(type);
-    for (size_t i = 0; i < count; ++i) {
-      const T value = tensor.values.empty() ? Poison<T>() : static_cast<T>(tensor.values[i]);
-      std::memcpy(bytes.data() + i * sizeof value, &value, sizeof value);
+    const double* const from = tensor.values.empty() ? nullptr : tensor.values.data();
+    char* to = bytes.data();
+    for (size_t i = 0; i < count; ++i, to += sizeof(T)) {
+      const T value = from == nullptr ? Poison<T>() : static_cast<T>(from[i]);
+      std::memcpy(to, &value, sizeof value);
     }
   });
   return bytes;
 }
 
 void Decode(const std::vector<char>& bytes, Tensor* tensor) {
-  tensor->values.clear();
   WithType(tensor->dtype, [&](auto type) {
-    for (size_t at = 0; at < bytes.size(); at += sizeof type) {
-      std::memcpy(&type, bytes.data() + at, sizeof type);
-      tensor->values.push_back(static_cast<double>(type));
+    tensor->values.resize(bytes.size() / sizeof type);
+    const char* from = bytes.data();
+    for (double& value : tensor->values) {
+      std::memcpy(&type, from, sizeof type);
+      value = static_cast<double>(type);
+      from += sizeof type;
     }
   });
 }
