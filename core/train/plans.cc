@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/graph/op.h"
+#include "core/parallel/hierarchical_all_reduce.h"
 #include "core/parallel/recompute.h"
 #include "core/train/mixed_precision.h"
 #include "core/train/snapshot.h"
@@ -29,6 +30,14 @@ bool OffloadsState(const Program& program) {
 }
 
 }  // namespace
+
+bool NodesDivideData(const TrainConfig& config, const Mesh& mesh) {
+  const Mesh placed = WithNodes(config, mesh);
+  std::vector<int> nodes;  // of the data group of rank 0
+  for (size_t rank = 0; rank < placed.nodes.size(); rank += static_cast<size_t>(placed.model_ranks()))
+    nodes.push_back(placed.nodes[rank]);
+  return HasHierarchy(nodes);
+}
 
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const Mesh& mesh, int rank, int64_t updates,
                             const DeviceTraits& device, bool evaluation_only) {
@@ -110,7 +119,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
-  plan_options.overlap = config.overlap_communication;
+  plan_options.overlap = config.overlap;
   plan_options.max_fallback = config.max_fallback;
   plan_options.count_second_choice = config.count_second_choice;
   // Of parameters that are gathered (--zero=3): a bucket, with what pads it, is on its way while another one is read.

@@ -21,6 +21,9 @@ struct DeviceTraits {
   }
 };
 
+// Has --hierarchical_allreduce anything to do: are the ranks that sum gradients on several nodes, on some with others?
+bool NodesDivideData(const TrainConfig& config, const Mesh& mesh);
+
 // The program of a run with these settings on rank `rank` of a mesh. `updates`: of the whole run, the length of the
 // table of learning rates. A model that cannot be built is InvalidArgument and names the source line.
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const Mesh& mesh, int rank, int64_t updates,

@@ -91,7 +91,7 @@ StatusOr<std::unique_ptr<Task>> VolumeSegmentation::Create(const TrainConfig& c,
   o.loss.entropy_weight = c.entropy_weight;
   o.loss.dice_weight = loss == "ce" ? 0 : c.dice_weight;
   o.loss.group = kDataGroup;
-  o.overlap = c.overlap;
+  o.overlap = c.window_overlap;
   o.gaussian = c.window_weights == "gaussian";
   return std::unique_ptr<Task>(new VolumeSegmentation(c, model, o));
 }

@@ -28,6 +28,15 @@ void Follow(std::span<const BesideRule> rules, absl::FunctionRef<bool(const std:
   }
 }
 
+// "" where it begins before the run ends.
+std::string CompressionThatNeverBegins(const TrainConfig& c, int64_t updates) {
+  if (!c.powersgd_compression || c.start_compress_iter < updates) return "";
+  return fmt::format(
+      "--powersgd_compression has no effect: it would begin after {} updates (--start_compress_iter), and the run has "
+      "{}",
+      c.start_compress_iter, updates);
+}
+
 }  // namespace
 
 std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& c, Content content,
@@ -39,7 +48,7 @@ std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& c, Content cont
       {{"train_interpolation"}, labelled, model, "models of labelled images"},
       {{"crop_ratio"}, !volumes, model, "models of labelled images"},
       {{"loss", "entropy_weight", "dice_weight"}, !labelled, model, "models that learn from masks"},
-      {{"normalization", "intensity_scale", "intensity_shift", "overlap", "window_weights"},
+      {{"normalization", "intensity_scale", "intensity_shift", "window_overlap", "window_weights"},
        volumes,
        model,
        "models of volumes"},
@@ -56,14 +65,6 @@ std::vector<std::string> SettingsOfUpdates(const std::string& command,
   std::vector<std::string> sentences;
   Follow(rules, chosen, &sentences);
   return sentences;
-}
-
-std::string CompressionThatNeverBegins(const TrainConfig& c, int64_t updates) {
-  if (!c.powersgd_compression || c.start_compress_iter < updates) return "";
-  return fmt::format(
-      "--powersgd_compression has no effect: it would begin after {} updates (--start_compress_iter), and the run has "
-      "{}",
-      c.start_compress_iter, updates);
 }
 
 std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFacts& facts,
@@ -130,8 +131,15 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"base_batch_size", "scale_lr_factor"}, c.scale_lr != "none", "--scale_lr=none", "--scale_lr"},
       {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
       {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
-      {{"overlap_communication"}, several || offloads, "one rank", "runs of several, and --offload"},
-      {{"master_addr"}, several, "one rank", "several, as `switchyard launch --nproc_per_node=N train …` starts them"},
+      {{"overlap"}, several || offloads, "one rank", "runs of several, and --offload"},
+      {{"master_addr", "collective"},
+       several,
+       "one rank",
+       "several, as `switchyard launch --nproc_per_node=N train …` starts them"},
+      {{"hierarchical_allreduce"},
+       facts.ranks == 1 || facts.hierarchy,
+       "these nodes",
+       "several nodes, with more than one rank on some; --ranks_per_node says how many a node is to have"},
       {{"ranks_per_node"}, c.hierarchical_allreduce, "one sum over all ranks", "--hierarchical_allreduce and explain"},
       {{"sync_batchnorm", "broadcast_buffers", "allreduce_dtype", "grad_predivide", "delay_allreduce",
         "hierarchical_allreduce", "zero"},

@@ -14,10 +14,13 @@
 
 namespace switchyard {
 
+inline constexpr int64_t kUnknownLength = int64_t{1} << 40;  // updates of a run that nobody counted
+
 // What decides about the effect of settings beside other settings.
 struct RunFacts {
   int64_t updates = 0, updates_per_epoch = 0;
   int ranks = 1;                               // that divide the data
+  bool hierarchy = true;                       // of those, several are on one node and some on another
   bool batch_norms = true;                     // the model has some
   Content content = Content::kLabelledImages;  // that the model learns from
   bool own_memory = true;                      // of the device, beside the host's
@@ -26,9 +29,6 @@ struct RunFacts {
 // A sentence for each such setting of a training run. config: resolved.
 std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, const RunFacts& facts,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen);
-
-// Of these, that about --powersgd_compression in a run of so many updates; "" where it begins before the run ends.
-std::string CompressionThatNeverBegins(const TrainConfig& config, int64_t updates);
 
 // Of these, the settings of another task alone, which do nothing in evaluation and prediction either.
 std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& config, Content content,

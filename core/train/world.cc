@@ -30,7 +30,7 @@ Status CanJoin(const Plugin& plugin, const World& world) {
     return FailedPrecondition("joins ranks of one node only, and there are {} nodes", world.processes.nodes);
   }
   if ((info.flags & SY_COLLECTIVE_UNLAUNCHED) != 0) {
-    return FailedPrecondition("this process was not started by the launcher that it needs");
+    return FailedPrecondition("this process was not started by the launcher that it needs, as mpirun is mpi's");
   }
   if (!info.Reaches(kHostMemory) && !info.Reaches(device.memory_kind)) {
     return FailedPrecondition("reaches neither host memory nor that of {} ({})", device.plugin, device.name);
@@ -98,12 +98,16 @@ StatusOr<std::shared_ptr<Plugin>> ChooseCollective(World& world, const WorldRequ
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watch thread sends it
     return differs;
   }
-  const std::lock_guard lock(AccessToPlugins());
-  if (const Status verdict = CanJoin(*plugin, world); !verdict.ok()) {
-    const std::string who = request.collective == "auto" ? "which rank 0 chose" : "as asked for";
-    return Annotate(verdict, fmt::format("collective {}, {}; choose another --collective", name, who));
-  }
-  return plugin;
+  const Status verdict = [&] {
+    const std::lock_guard lock(AccessToPlugins());
+    return CanJoin(*plugin, world);
+  }();
+  if (verdict.ok()) return plugin;
+  const auto could = BestCollective(world);
+  return FailedPrecondition("collective {}, {}: {}; {}", name, is_auto ? "which rank 0 chose" : "as asked for",
+                            Message(verdict),
+                            could.ok() ? fmt::format("--collective={} can join these ranks", *could)
+                                       : "no other --collective can join these ranks");
 }
 
 // The first line in which two lists differ, in words.

@@ -83,8 +83,8 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
   EXPECT_EQ(ops["batch_size"], 2);
   EXPECT_GT(ops["ops"].size(), 10u);
   ExpectSuccess(Run("ops"), {"layer_norm"});
-  const CommandResult plan = Run("explain --model=vit_micro --batch_size=2 --world=64 --overlap=0.5");
-  EXPECT_THAT(plan.output, testing::HasSubstr("--overlap has no effect with --model=vit_micro"));
+  const CommandResult plan = Run("explain --model=vit_micro --batch_size=2 --world=64 --window_overlap=0.5");
+  EXPECT_THAT(plan.output, testing::HasSubstr("--window_overlap has no effect with --model=vit_micro"));
   ExpectSuccess(plan, {"64 ranks", "GFLOP", "activations", "traffic per rank"});
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --mode=dp --devices=4 --json"), {"\"ranks\": 4"});
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --world=4 --pp=2 --accumulation=4"),
@@ -93,6 +93,27 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
                 {"--pp=2: an update is 4 micro-batches", "0 to 1", "2 to 3"});
   ExpectSuccess(Run("explain --world=64 --tp=4 --pp=2 --zero=1 --device_memory=80GiB"),
                 {"64 ranks", "an update is 8 micro-batches", "--memory_limit=80GiB: ", "fits"});
+}
+
+// As of a training, which they speak of.
+TEST_F(Commands, ExplainAndBenchSayWhichSettingsChangeNothing) {
+  const std::string explain = "explain --model=mlp --batch_size=2 --device=cpu ";
+  EXPECT_THAT(Run(explain + "--zero=3 --offload=optimizer").output,
+              testing::AllOf(HasSubstr("--zero has no effect with one rank"),
+                             HasSubstr("--offload has no effect with --device=cpu")));
+  EXPECT_THAT(Run(explain + "--zero=0 --offload=none --nohierarchical_allreduce").output, Not(HasSubstr("no effect")))
+      << "what is off anyway";
+  EXPECT_THAT(Run(explain + "--world=4 --hierarchical_allreduce").output,
+              HasSubstr("--hierarchical_allreduce has no effect with these nodes"));
+  EXPECT_THAT(
+      Run(explain + "--world=4 --zero=1 --hierarchical_allreduce --ranks_per_node=2 --schedule=step --step_size=9e "
+                    "--powersgd_compression --start_compress_iter=100000")
+          .output,
+      Not(HasSubstr("no effect")))
+      << "nobody knows how long the run is";
+  EXPECT_THAT(
+      Run("bench --model=mlp --steps=1 --warmup_steps=0 --device=cpu --threads=1 --batch_size=2 --zero=2").output,
+      HasSubstr("--zero has no effect with one rank"));
 }
 
 // What is kept of the residual stream for the backward pass: what each norm reads, two bytes an element less.

@@ -148,8 +148,9 @@ TEST_F(RecipeSettings, ASettingThatDoesNothingIsSaidSo) {
   ExpectSuccess(Run(SmallTraining("--suffix=late --schedule=multistep --milestones=50,60")),
                 {"--milestones has no effect: the rate would first change after 50 updates, and the run has 6"});
   ExpectSuccess(Run(SmallTraining("--suffix=short --per_epoch")), {"with --per_epoch the rate never changes"});
-  ExpectSuccess(Run(SmallTraining("--suffix=task --overlap=0.5 --loss=ce")),
-                {"--overlap has no effect with --model=mlp: it belongs to models of volumes", "--loss has no effect"});
+  ExpectSuccess(
+      Run(SmallTraining("--suffix=task --window_overlap=0.5 --loss=ce")),
+      {"--window_overlap has no effect with --model=mlp: it belongs to models of volumes", "--loss has no effect"});
   ExpectSuccess(Run("eval --checkpoint=run/mlp/shapes/a/run --device=cpu --window_weights=gaussian"),
                 {"--window_weights has no effect with --model=mlp"});
   const std::string device = " --checkpoint=run/mlp/shapes/a/run --device=cpu ";
@@ -296,7 +297,7 @@ TEST_F(RecipeSettings, UpdatesThatAreSkippedAreCountedAndNotForEver) {
                 {"is left out: the norm of its gradients is", "(4 so far)", "  skipped     "});
   ExpectRefused(
       Run(SmallTraining(std::string(kDiverging) + "--steps=300 --train_size=512 --on_nonfinite=skip --suffix=b")),
-      {"(64 so far)", "the 100th in a row"});
+      {"(64 so far)", "the 100th in a row, and --on_nonfinite=skip leaves out no more", "or find the first bad value"});
 }
 
 }  // namespace

@@ -139,7 +139,11 @@ TEST_F(Runs, ARunFolderBelongsToOneRun) {
                   {run_ + " is there already", "choose another --suffix", "--resume=" + run_});
   }
   EXPECT_EQ(Text(SmallRun() + "/0/log/metrics.jsonl"), metrics);
-  ExpectSuccess(Run("train --steps=8 --resume=" + run_));
+  const CommandResult on = Run("train --steps=8 --suffix=other --output=elsewhere --resume=" + run_);
+  ExpectSuccess(on, {"--suffix has no effect with --resume=", "--output has no effect with --resume=",
+                     ": the run goes on in its own folder"});
+  EXPECT_FALSE(fs::exists(In("elsewhere")));
+  EXPECT_THAT(Text(SmallRun() + "/settings.txt"), testing::Not(testing::HasSubstr("elsewhere")));
 
   // Without a suffix the second gives them names: four at once get four.
   std::vector<std::thread> together;

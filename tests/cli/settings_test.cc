@@ -123,6 +123,19 @@ TEST_F(RunSettings, OfTwoThatExcludeEachOtherTheNearerToTheUserStays) {
   ExpectShown(explain + "--steps=7 --epochs=3", {{"steps", {"7 updates", "flag"}}});
 }
 
+TEST_F(RunSettings, BucketsOfSharedUpdatesAreLarger) {
+  const std::string explain = "explain --model=vit_micro --world=2 ";
+  ExpectShown(explain, {{"bucket_mb", {"25 MB", "default"}}});
+  ExpectShown(explain + "--zero=1", {{"bucket_mb", {"50.331648 MB", "default: --zero=1"}}});
+  ExpectShown(explain + "--zero=2 --bucket_mb=4", {{"bucket_mb", {"4 MB", "flag"}}});
+}
+
+TEST_F(RunSettings, TheBatchOfARecipeIsDividedIntoPairsWhereImagesAreMixed) {
+  const std::string explain = "explain --model=vit_micro --world=5 ";
+  ExpectShown(explain, {{"batch_size", {"25 images", "recipe: vit_micro"}}});
+  ExpectShown(explain + "--mixup=0.8", {{"batch_size", {"24 images", "recipe: vit_micro"}}});
+}
+
 TEST_F(RunSettings, MicroBatchesDivideTheBatch) {
   const std::string explain = "explain --model=vit_micro --world=2 --pp=2 ", of = " of 8 images";
   ExpectShown(explain + "--batch_size=8 --num_microbatches=4",
@@ -247,17 +260,17 @@ TEST_F(RunSettings, OverlapOfCommunicationIsPlannedAndChangesNoBit) {
     const std::string explain = "explain --json --model=vit_micro --batch_size=2 --device=null --bucket_mb=0.1 ";
     return nlohmann::json::parse(Run(explain + more + " 2> /dev/null").output, nullptr, false);
   };
-  const nlohmann::json beside = plan("--world=2"), in_turn = plan("--world=2 --overlap_communication=0");
+  const nlohmann::json beside = plan("--world=2"), in_turn = plan("--world=2 --overlap=0");
   ASSERT_TRUE(beside.is_object() && in_turn.is_object());
-  EXPECT_EQ(beside["overlap_communication"], true);
-  EXPECT_EQ(in_turn["overlap_communication"], false);
+  EXPECT_EQ(beside["overlap"], true);
+  EXPECT_EQ(in_turn["overlap"], false);
   EXPECT_GT(beside["collectives"], 2);
   EXPECT_EQ(beside["collectives"], in_turn["collectives"]);
-  ExpectSuccess(Run("explain --model=mlp --world=2 --nooverlap_communication"),
-                {"--overlap_communication=0: each collective right before what reads it"});
+  ExpectSuccess(Run("explain --model=mlp --world=2 --nooverlap"),
+                {"--overlap=0: each collective right before what reads it"});
 
   std::set<std::string> weights;
-  for (const char* more : {"--suffix=beside", "--suffix=in_turn --overlap_communication=0"}) {
+  for (const char* more : {"--suffix=beside", "--suffix=in_turn --overlap=0"}) {
     ExpectSuccess(Run(SmallTraining(std::string("--bucket_mb=0.01 ") + more), Start::kLaunch));
     const std::string suffix = std::string(more).substr(9, std::string(more).find(' ') - 9);
     std::stringstream bytes;
@@ -266,8 +279,7 @@ TEST_F(RunSettings, OverlapOfCommunicationIsPlannedAndChangesNoBit) {
     weights.insert(bytes.str());
   }
   EXPECT_EQ(weights.size(), 1u);
-  ExpectSuccess(Run(SmallTraining("--suffix=alone --overlap_communication=0")),
-                {"--overlap_communication has no effect with one rank"});
+  ExpectSuccess(Run(SmallTraining("--suffix=alone --overlap=0")), {"--overlap has no effect with one rank"});
 }
 
 // What launchers of others append, and what scripts hand on: it works where it is so, and is told what to do elsewhere.
@@ -362,7 +374,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"profile", false},
                                   {"best_by", "weights"},
                                   {"sync_batchnorm", false},
-                                  {"overlap_communication", true},
+                                  {"overlap", true},
                                   {"pin_memory", "auto"},
                                   {"sharded_checkpoints", true},
                                   {"delay_allreduce", false},
@@ -385,7 +397,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"normalization", "zscore"},
                                   {"intensity_scale", 0.1},
                                   {"intensity_shift", 0.1},
-                                  {"overlap", 0.25},
+                                  {"window_overlap", 0.25},
                                   {"window_weights", "constant"},
                                   {"erase_prob", 0.0},
                                   {"erase_mode", "const"},

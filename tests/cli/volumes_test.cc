@@ -103,7 +103,7 @@ TEST_F(VolumeRuns, LearnOnTwoRanksGoOnBitForBitAndAreEvaluatedAlikeOnAny) {
     for (const char* metric : {"dice", "iou", "count"}) EXPECT_EQ(many[metric], alone[metric]) << metric << ranks;
     EXPECT_NEAR(many.value("loss", 0.0), alone.value("loss", 1.0), 1e-12);
   }
-  EXPECT_GT(Evaluated(run_, 1, "--window_weights=gaussian --overlap=0.5").value("dice", 0.0), 0.8);
+  EXPECT_GT(Evaluated(run_, 1, "--window_weights=gaussian --window_overlap=0.5").value("dice", 0.0), 0.8);
 }
 
 // .npy in Fortran order, big-endian: what is written has both, too.

@@ -35,7 +35,8 @@ TEST_F(MemoryKind, ThatTheCollectiveDoesNotReachIsRefusedByName) {
       Run(ranks::SmallTrainingOf("mlp", "refused") + " --device=null --collective=messages", Start::kLaunch,
           "SWITCHYARD_PLUGIN_PATH=" + ProgramFolder() + "/doubles/device_messages SWITCHYARD_MESSAGES_BASE=" +
               ProgramFolder() + "/../lib/switchyard/plugins/switchyard_backend_null.so");
-  ExpectRefused(refused, {"collective messages", "reaches neither host memory nor that of null"});
+  ExpectRefused(refused, {"collective messages", "reaches neither host memory nor that of null",
+                          "; --collective=shm can join these ranks"});
 }
 
 }  // namespace

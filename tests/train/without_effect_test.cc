@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "core/train/plans.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -16,7 +17,7 @@ using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
 const std::vector<std::string> kOfImages = {"label_smoothing", "color_jitter", "mean", "std", "interpolation"};
-const std::vector<std::string> kOfVolumes = {"loss",          "entropy_weight",  "dice_weight",     "overlap",
+const std::vector<std::string> kOfVolumes = {"loss",          "entropy_weight",  "dice_weight",     "window_overlap",
                                              "normalization", "intensity_scale", "intensity_shift", "window_weights"};
 
 TrainConfig Augmented(const std::string& augmentation) {
@@ -57,8 +58,8 @@ TEST(WithoutEffect, AreSettingsOfVolumesWithAModelOfImages) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, kOfVolumes), testing::UnorderedElementsAreArray(kOfVolumes));
   // Masks of images have a loss too, which without a word is the cross entropy alone.
   EXPECT_THAT(Idle(c, Content::kMaskedImages, kOfVolumes),
-              UnorderedElementsAre("entropy_weight", "dice_weight", "overlap", "normalization", "intensity_scale",
-                                   "intensity_shift", "window_weights"));
+              UnorderedElementsAre("entropy_weight", "dice_weight", "window_overlap", "normalization",
+                                   "intensity_scale", "intensity_shift", "window_weights"));
 }
 
 TEST(WithoutEffect, AreSettingsOfLabelledImagesWithOthers) {
@@ -92,12 +93,12 @@ TEST(WithoutEffect, IsTheWeightOfDiceInALossWithoutIt) {
 
 TEST(WithoutEffect, IsWhatIsAboutOtherRanksWhereThereAreNone) {
   TrainConfig c = Augmented("none");
-  const std::set<std::string> chosen = {"overlap_communication", "master_addr"};
+  const std::set<std::string> chosen = {"overlap", "master_addr", "collective"};
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2), IsEmpty());
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1),
-              UnorderedElementsAre("overlap_communication", "master_addr"));
+              UnorderedElementsAre("overlap", "master_addr", "collective"));
   c.offload = "optimizer";
-  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), UnorderedElementsAre("master_addr"));
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), UnorderedElementsAre("master_addr", "collective"));
 }
 
 TEST(WithoutEffect, IsTheFilterOfTrainingWhereNothingIsResizedAtRandom) {
@@ -114,6 +115,23 @@ TEST(WithoutEffect, AreSettingsOfRanksWithOne) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2), IsEmpty());
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), testing::UnorderedElementsAreArray(chosen));
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2, false), UnorderedElementsAre("broadcast_buffers"));
+}
+
+TEST(WithoutEffect, IsAHierarchyWhereNodesMakeNone) {
+  TrainConfig c = Augmented("crop");
+  c.hierarchical_allreduce = true;
+  const auto sentences = [&](const Mesh& mesh) {
+    RunFacts facts = {.updates = 10, .updates_per_epoch = 5, .ranks = mesh.data};
+    facts.hierarchy = NodesDivideData(c, mesh);
+    return SettingsWithoutEffect(c, facts, [](const std::string& name) { return name == "hierarchical_allreduce"; });
+  };
+  EXPECT_THAT(sentences({.data = 4}), ElementsAre(HasSubstr("has no effect with these nodes")));
+  EXPECT_THAT(sentences({.data = 4, .nodes = {0, 1, 2, 3}}).size(), 1) << "one rank on each";
+  EXPECT_THAT(sentences({.data = 2, .tensor = 2, .nodes = {0, 0, 1, 1}}).size(), 1)
+      << "the ranks that divide a model share a node, and those that sum gradients share none";
+  EXPECT_THAT(sentences({.data = 4, .nodes = {0, 0, 1, 1}}), IsEmpty());
+  c.ranks_per_node = 2;
+  EXPECT_THAT(sentences({.data = 4}), IsEmpty());
 }
 
 TEST(WithoutEffect, IsOffloadingWhereThereIsNothingToOffload) {

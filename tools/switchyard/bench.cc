@@ -95,7 +95,6 @@ Status BenchCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, RanksOf(settings));
   SY_ASSIGN_OR_RETURN(const RunSetup of_all, SetUpRun(settings, processes));
   if (ShowSettings(of_all.settings, processes.rank)) return OkStatus();
-  if (processes.rank == 0) WarnOfSettingsOfOtherTasks(of_all);
   return InWorld(of_all.config, processes, [&](World& world) -> Status {
     RunSetup setup = of_all;
     const auto start = std::chrono::steady_clock::now();
@@ -108,6 +107,7 @@ Status BenchCommand(const CommandLine& line) {
                         Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double ready = std::chrono::duration<double>(std::chrono::steady_clock::now() - process_start).count();
+    if (world.rank() == 0) WarnOfSettingsWithoutEffect(setup, FactsOf(setup, world.mesh, *world.device));
     const TrainConfig& c = setup.config;
     const int64_t samples = int64_t{c.batch_size} * c.accumulation;
     SY_ASSIGN_OR_RETURN(const Rows batch, FirstSamples(trainer->task(), *setup.train, samples));

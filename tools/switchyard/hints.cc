@@ -2,7 +2,7 @@
 
 #include "core/base/logging.h"
 #include "core/graph/op.h"
-#include "core/train/without_effect.h"
+#include "core/train/plans.h"
 
 namespace switchyard {
 namespace {
@@ -33,6 +33,12 @@ double ForwardFlops(const ResolvedModel& model) {
   return flops;
 }
 
+// A switch that is off unless told otherwise, and was told to be off.
+bool IsOffAnyway(const Settings& settings, const std::string& name) {
+  const nlohmann::json& value = settings.Value(name);
+  return value == settings.table().Find(name)->standard && (value == false || value == 0 || value == "none");
+}
+
 }  // namespace
 
 bool HasBatchNorms(const ResolvedModel& model) {
@@ -40,6 +46,24 @@ bool HasBatchNorms(const ResolvedModel& model) {
     if (name.ends_with("running_mean")) return true;
   }
   return false;
+}
+
+RunFacts FactsOf(const RunSetup& setup, const Mesh& mesh, Device& device) {
+  return {.updates = kUnknownLength,
+          .updates_per_epoch = 1,
+          .ranks = mesh.data,
+          .hierarchy = NodesDivideData(setup.config, mesh),
+          .batch_norms = HasBatchNorms(setup.resolved),
+          .content = setup.resolved.info->family->data,
+          .own_memory = DeviceTraits::Of(device.info()).own_memory,
+          .pins_batches = device.async() && device.offers_pinned_memory()};
+}
+
+void WarnOfSettingsWithoutEffect(const RunSetup& setup, const RunFacts& facts, const std::string& used) {
+  const auto chosen = [&](const std::string& name) {
+    return name != used && setup.settings.IsChosen(name) && !IsOffAnyway(setup.settings, name);
+  };
+  for (const std::string& sentence : SettingsWithoutEffect(setup.config, facts, chosen)) LogWarning("{}", sentence);
 }
 
 void WarnOfSettingsOfOtherTasks(const RunSetup& setup) {
@@ -54,11 +78,6 @@ void WarnOfSettingsOfUpdates(const RunSetup& setup, const std::string& command) 
          return setup.settings.IsChosen(name) && setup.settings.Value(name) != "none";
        }))
     LogWarning("{}", sentence);
-}
-
-void WarnOfCompressionThatNeverBegins(const RunSetup& setup, int64_t updates) {
-  const std::string sentence = CompressionThatNeverBegins(setup.config, updates);
-  if (!sentence.empty() && setup.settings.IsChosen("powersgd_compression")) LogWarning("{}", sentence);
 }
 
 std::string EnlargementHint(const RunSetup& setup) {

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "core/train/without_effect.h"
 #include "tools/switchyard/run_setup.h"
 
 namespace switchyard {
@@ -11,13 +12,17 @@ namespace switchyard {
 // Does the model have batch norms?
 bool HasBatchNorms(const ResolvedModel& model);
 
-// A warning for each setting that was chosen and belongs to models of another kind; train warns of more.
+// What is known of a run on this mesh and device; of its length nothing.
+RunFacts FactsOf(const RunSetup& setup, const Mesh& mesh, Device& device);
+
+// A warning for each setting that was chosen and changes nothing, but for one that this command uses itself.
+void WarnOfSettingsWithoutEffect(const RunSetup& setup, const RunFacts& facts, const std::string& used = "");
+
+// Of those, the settings of models of another kind alone, for commands that train nothing.
 void WarnOfSettingsOfOtherTasks(const RunSetup& setup);
 
 // And one for each that was chosen and is of updates, which this command does not make.
 void WarnOfSettingsOfUpdates(const RunSetup& setup, const std::string& command);
-// A warning where --powersgd_compression was chosen and a run of so many updates ends before it begins.
-void WarnOfCompressionThatNeverBegins(const RunSetup& setup, int64_t updates);
 
 // Where the images of classification are squares of one size, smaller than the model takes, and the model could take
 // them as they are: how they are enlarged, and what a step would cost without. "" elsewhere, and of models that cut

@@ -106,22 +106,30 @@ Status ExplainCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const auto data, NamedData(line.settings));
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, data.get(), world));
   if (ShowSettings(setup.settings, 0)) return OkStatus();
-  WarnOfSettingsOfOtherTasks(setup);
   TrainConfig c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(world, c.pp, c.tp));
   std::optional<int64_t> updates = c.steps;
+  int64_t per_epoch = 1;
   if (data != nullptr) {
     SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, data->size(), mesh.data));
     updates = timetable.updates;
+    per_epoch = timetable.updates_per_epoch;
   }
-  if (updates) WarnOfCompressionThatNeverBegins(setup, *updates);
   const int64_t planned = updates.value_or(ShortestRun(c));
   WorldRequest request = WorldRequestOf(c);
   request.pipeline = request.tensor = 1;                    // here is one process, whatever is explained
   request.memory_limit = kNoMemoryLimit;                    // of the run, not of what is measured here
   request.computes_on_host |= absl::GetFlag(FLAGS_search);  // which may come to --offload
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
+  if (absl::GetFlag(FLAGS_search)) {
+    WarnOfSettingsOfOtherTasks(setup);  // the search chooses what else has an effect
+  } else {
+    RunFacts facts = FactsOf(setup, mesh, *here->device);
+    facts.updates = updates.value_or(kUnknownLength);
+    facts.updates_per_epoch = per_epoch;
+    WarnOfSettingsWithoutEffect(setup, facts, "ranks_per_node");
+  }
   const double available = AvailableBytes(c, *here);
   SY_ASSIGN_OR_RETURN(const StatedRates rates, RatesOf(c, *here));
   if (absl::GetFlag(FLAGS_search)) return ExplainSearch(line.settings, setup, *here, world, planned, available, rates);
@@ -158,7 +166,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"launches", report.launches},
                                    {"collectives", report.collectives},
                                    {"waits_between_streams", report.edges},
-                                   {"overlap_communication", report.overlap},
+                                   {"overlap", report.overlap},
                                    {"fallbacks", report.fallbacks.size()},
                                    {"second_choices", report.second_choices.size()},
                                    {"accumulation", c.accumulation},
@@ -191,7 +199,7 @@ Status ExplainCommand(const CommandLine& line) {
   fmt::print("{}", report.ToText());
   if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates.device), rates.device));
   if (report.collectives > 0)
-    fmt::print("--overlap_communication={:d}: {}\n", report.overlap,
+    fmt::print("--overlap={:d}: {}\n", report.overlap,
                report.overlap ? "collectives run beside computing where the device has streams"
                               : "each collective right before what reads it, and nothing is computed beside it");
   if (rates.complete()) {

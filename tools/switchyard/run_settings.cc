@@ -12,6 +12,7 @@
 #include "core/train/checkpoint.h"
 #include "core/train/fitting.h"
 #include "core/train/mixed_precision.h"
+#include "core/train/run_folder.h"
 #include "core/train/setting_aliases.h"
 #include "tools/switchyard/flags.h"
 
@@ -19,6 +20,7 @@ namespace switchyard {
 namespace {
 
 constexpr char kAuto[] = "auto";
+constexpr double kSharedBucketMb = 12 * 1048576 * 4e-6;  // 12 * 2^20 numbers in f32
 
 SettingTable MakeTable() {
   std::vector<Setting> rows = TrainSettings();
@@ -32,13 +34,14 @@ SettingTable MakeTable() {
 struct Saved {
   nlohmann::json config;
   std::vector<std::string> classes;
-  std::string file;
+  std::string folder, file;
 };
 
 StatusOr<Saved> SavedIn(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, LoadCheckpoint(path));
   Saved saved;
-  saved.file = checkpoint.folder + "/state.json";
+  saved.folder = checkpoint.folder;
+  saved.file = saved.folder + "/state.json";
   saved.config = checkpoint.record.value("config", nlohmann::json());
   SY_RETURN_IF_ERROR(Annotate(ReadField(checkpoint.record, "classes", &saved.classes), saved.file));
   return saved;
@@ -101,7 +104,8 @@ StatusOr<bool> DecideMicroSteps(Settings& settings, const ModelInfo& model, int 
   if (!global) {
     const auto meant = model.recipe.find("global_batch_size");
     const int64_t recipe = meant != model.recipe.end() ? meant->second.get<int64_t>() : rounds;
-    settings.Fill("batch_size", std::max<int64_t>(1, recipe / rounds), Origin::kRecipe, model.name);
+    const int64_t unit = BatchUnit(ConfigOf(settings));
+    settings.Fill("batch_size", std::max<int64_t>(1, recipe / rounds / unit) * unit, Origin::kRecipe, model.name);
     settings.Replace("global_batch_size", *settings.Get<int64_t>("batch_size") * rounds,
                      settings.OriginOf("batch_size"),
                      fmt::format("batch_size x {} ranks x accumulation {}", world, accumulation));
@@ -168,6 +172,16 @@ Status DivideIntoMicroBatches(Settings& settings, bool automatic) {
   return OkStatus();
 }
 
+// A run goes on in the folder that it has; what was copied out of it begins another, which settings may name.
+void KeepRunFolder(const Saved& saved, int rank, Settings& settings) {
+  if (RunFolderOf(saved.folder).empty()) return;
+  for (const char* part : {"output", "tag", "suffix", "output_suffix"}) {
+    if (rank == 0 && settings.OriginOf(part) == Origin::kFlag)
+      LogWarning("--{} has no effect with --resume={}: the run goes on in its own folder", part, saved.folder);
+    settings.Forget(part);
+  }
+}
+
 // A resumed run may have another precision, and the loss scale then is that one's, unless the user said which.
 void FollowPrecision(const Settings& of_run, const Settings& given, int rank, Settings& settings) {
   const TrainConfig before = ConfigOf(of_run), now = ConfigOf(settings);
@@ -214,6 +228,8 @@ void FillFromModel(Settings& settings, const ResolvedModel& model, const Dataset
     recipe.erase(batch);  // what it means on these ranks, DecideBatch says
   }
   settings.Fill(recipe, Origin::kRecipe, name);
+  if (const int64_t zero = *settings.Get<int64_t>("zero"); zero > 0)
+    settings.Fill("bucket_mb", kSharedBucketMb, Origin::kDefault, fmt::format("--zero={}", zero));
   if (dataset == nullptr) return;
   settings.Fill("augmentation", AugmentationName(dataset->augmentation()), Origin::kDataset, source);
   settings.Fill("crop_ratio", JsonOf(dataset->crop_ratio()), Origin::kDataset, source);
@@ -250,6 +266,7 @@ StatusOr<Settings> SettingsOfResumedRun(const Settings& given, const ProcessMap&
   SY_RETURN_IF_ERROR(TakeFrom(saved, of_run));
   SY_RETURN_IF_ERROR(TakeFrom(saved, settings));
   FollowPrecision(of_run, given, processes.rank, settings);
+  KeepRunFolder(saved, processes.rank, settings);
   const int64_t kept = of_run.Get<int64_t>("global_batch_size").value_or(0);
   const int64_t global = GivenNumber(given, "global_batch_size").value_or(kept);
   if (given.Value("batch_size") == kAuto) {

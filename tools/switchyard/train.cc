@@ -15,7 +15,6 @@
 #include "core/train/plans.h"
 #include "core/train/progress.h"
 #include "core/train/stopping.h"
-#include "core/train/without_effect.h"
 #include "fmt/ranges.h"
 #include "models/weights.h"
 #include "tools/switchyard/commands.h"
@@ -163,7 +162,8 @@ Status WriteSettings(const std::string& run_folder, const Settings& settings) {
 // begins anew, and what it wrote so far is kept beside it.
 Status TakeUpAgain(const std::string& run, int rank, Settings& settings) {
   if (ResolveCheckpoint(run).ok()) {
-    for (const char* act : {"pretrained", "reset_head"}) settings.Forget(act);
+    for (const char* act : {"pretrained", "reset_head", "output", "tag", "suffix", "output_suffix"})
+      settings.Forget(act);
     if (settings.Value("batch_size") == "auto") settings.Forget("batch_size");
     settings.Replace("resume", run, Origin::kFlag, "switchyard launch --max_restarts");
     return OkStatus();
@@ -236,16 +236,10 @@ Status TrainCommand(const CommandLine& line) {
     SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
     if (world.rank() == 0) {
       const int64_t per_epoch = trainer->updates_per_epoch();
-      const RunFacts facts = {.updates = setup.config.steps.value_or(setup.config.epochs * per_epoch),
-                              .updates_per_epoch = per_epoch,
-                              .ranks = world.data_size(),
-                              .batch_norms = HasBatchNorms(setup.resolved),
-                              .content = setup.resolved.info->family->data,
-                              .own_memory = DeviceTraits::Of(world.device->info()).own_memory,
-                              .pins_batches = world.device->async() && world.device->offers_pinned_memory()};
-      for (const std::string& sentence : SettingsWithoutEffect(
-               setup.config, facts, [&](const std::string& name) { return setup.settings.IsChosen(name); }))
-        LogWarning("{}", sentence);
+      RunFacts facts = FactsOf(setup, world.mesh, *world.device);
+      facts.updates = setup.config.steps.value_or(setup.config.epochs * per_epoch);
+      facts.updates_per_epoch = per_epoch;
+      WarnOfSettingsWithoutEffect(setup, facts);
     }
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train([&](const std::string& run_folder) {
       return WriteSettings(run_folder, setup.settings);
