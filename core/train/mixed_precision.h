@@ -3,8 +3,10 @@
 //
 //   preset    initial  growth  backoff  interval  hysteresis  minimum  maximum
 //   default   2^16     2       0.5      1000      2           1        2^32
-//   apex      2^16     2       0.5      2000      1           1        2^24      apex.amp; of O2, unless another is
-//   given torch     2^16     2       0.5      2000      1           1        2^32      torch.amp.GradScaler
+//   apex      2^16     2       0.5      2000      1           1        2^24
+//   torch     2^16     2       0.5      2000      1           1        2^32
+//
+// apex is apex.amp's, and that of O2 unless another is given; torch is torch.amp.GradScaler's.
 //
 // A single parameter changes the preset `default`; beside another preset it is an error where it says something else,
 // except for the minimum (and the maximum of torch), which those leave open.

@@ -162,10 +162,10 @@ std::vector<SampleTensor> Segmentation::tensors() const {
 }
 
 std::vector<Metric> Segmentation::metrics() const {
-  return {
-      {"loss", "loss", "loss", "val_loss", "Loss/validation/val_loss"},
-      {"miou", "mIoU", "mean IoU", "miou", "Metrics/validation/miou", true},
-      {"pixel_accuracy", "pixel accuracy", "accuracy", "pixel_accuracy", "Metrics/validation/pixel_accuracy", true}};
+  return {{"loss", "loss", "loss", "val_loss", "Loss/validation/val_loss"},
+          {"miou", "mIoU", "mean IoU", "miou", "Metrics/validation/miou", true},
+          {"pixel_accuracy", "pixel accuracy", "accuracy", "pixel_accuracy", "Metrics/validation/pixel_accuracy", true},
+          {"dice", "mean Dice", "mean overlap", "dice", "Metrics/validation/dice", true}};
 }
 
 std::vector<std::string> Segmentation::outputs() const {
@@ -203,7 +203,7 @@ std::vector<double> Segmentation::Metrics(std::span<const double> sums, int64_t 
     terms.insert(terms.end(), sums.begin() + static_cast<ptrdiff_t>(1 + classes * classes), sums.end());
     loss = of_loss.Loss(terms, dice->entropy_weight, dice->dice_weight);
   }
-  return {loss, MeanIoU(counts, classes), Accuracy(counts, classes)};
+  return {loss, MeanIoU(counts, classes), Accuracy(counts, classes), MeanDice(counts, classes)};
 }
 
 nlohmann::ordered_json Segmentation::ByClass(std::span<const double> sums) const {

@@ -93,6 +93,7 @@ TEST_F(SegmentationRuns, TrainsOnTwoRanksAndPredictsMasks) {
     EXPECT_EQ(evaluation["by_class"], first["by_class"]) << launch;
     EXPECT_EQ(evaluation["miou"], first["miou"]) << launch;
     EXPECT_EQ(evaluation["pixel_accuracy"], first["pixel_accuracy"]) << launch;
+    EXPECT_EQ(evaluation["dice"], first["dice"]) << launch;
     EXPECT_NEAR(evaluation["loss"].get<double>(), first["loss"].get<double>(), 1e-6) << launch;
   }
   ASSERT_EQ(first["by_class"].size(), 3u);

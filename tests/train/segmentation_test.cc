@@ -117,6 +117,7 @@ TEST_F(SegmentationTest, EvaluationCountsThePixelsThatCount) {
   EXPECT_NEAR(result->metrics.at("loss"), expected.loss / pixels, 1e-5);
   EXPECT_DOUBLE_EQ(result->metrics.at("miou"), MeanIoU(expected.counts, kClasses));
   EXPECT_DOUBLE_EQ(result->metrics.at("pixel_accuracy"), Accuracy(expected.counts, kClasses));
+  EXPECT_DOUBLE_EQ(result->metrics.at("dice"), MeanDice(expected.counts, kClasses));
   ASSERT_EQ(result->by_class.size(), static_cast<size_t>(kClasses));
   double counted = 0;
   for (const auto& of_class : result->by_class) counted += of_class["pixels"].get<double>();
