@@ -1,5 +1,5 @@
 // What an op becomes here: a sequence of the runtime's operators over views of the kernel's inputs, outputs, scratch
-// and constants. An op file builds one from shapes alone; PreparedKernel sizes it, bind turns it into executors at
+// and constants. An op file builds one from shapes alone; prepare sizes it, bind turns it into executors at
 // addresses.
 //
 //   const Operand y = s.Destination(r, 0);                    // f32: output 0, or scratch that Deliver stores there

@@ -1,4 +1,4 @@
-// How training images are varied. A dataset names the one that suits it; `--augment=` chooses another.
+// How training images are varied. A dataset names the one that suits it; `--augmentation=` chooses another.
 // Thread-safe: pure functions.
 #pragma once
 

@@ -32,7 +32,7 @@ class Sharding {
   // How an old value is held.
   Division DivisionOf(const Ref& old) const;
 
-  // For RewriteGraph: inputs as the rank holds them, and what it runs in place of a node.
+  // For Rewrite: inputs as the rank holds them, and what it runs in place of a node.
   void DivideInput(const Node& input, TensorType* type, InputInfo* info) const;
   std::optional<std::vector<Value>> Replace(Rewriting& r, int id);
 

@@ -63,7 +63,7 @@ class EmulatedTiles {
 
 #if defined(__x86_64__)
 // Written as assembly rather than with the compilers' intrinsics, which in g++ 12 take only literal numbers of tiles
-// and do not say that a load reads memory. Only for threads of a process that MayUseTiles (amx.h).
+// and do not say that a load reads memory. Only in a process that has no TilesRefusal (amx.h).
 class AmxTiles {
  public:
   AmxTiles() {
