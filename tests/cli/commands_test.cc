@@ -5,7 +5,7 @@
 
 #include "core/base/environment.h"
 #include "nlohmann/json.hpp"
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 
 namespace switchyard {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-class Commands : public ProgramTest {
+class Commands : public RunFilesTest {
  protected:
   nlohmann::json Json(const std::string& path) const {
     std::ifstream file(In(path));
@@ -488,27 +488,23 @@ TEST_F(Commands, AutomaticRecomputationIsWhatTheMemoryAsksFor) {
 }
 
 TEST_F(Commands, ARunsPageAndItsEventFileShowSamplesWithTheirPredictions) {
-  const auto text_of = [&](const std::string& name) {
-    std::ifstream file(In(name), std::ios::binary);
-    return std::string{std::istreambuf_iterator<char>(file), {}};
-  };
   ExpectSuccess(Run(SmallTraining()));
   std::string events;
   for (const auto& entry : std::filesystem::directory_iterator(In("run/mlp/shapes/a/run/0/log"))) {
     const std::string name = entry.path().filename();
-    if (name.starts_with("events.out")) events += text_of("run/mlp/shapes/a/run/0/log/" + name);
+    if (name.starts_with("events.out")) events += Text("run/mlp/shapes/a/run/0/log/" + name);
   }
   for (const char* tag : {"images", "Label/ground_truth", "Label/predicted"}) EXPECT_THAT(events, HasSubstr(tag));
 
   ExpectSuccess(Run("plot run/mlp/shapes/a/run --html --to=report"), {".html"});
-  const std::string page = text_of("report/mlp-shapes.html");
+  const std::string page = Text("report/mlp-shapes.html");
   for (const char* part : {"Sample predictions", "<figure><img", "data:image/png;base64,", "<figcaption>", "&nbsp;%"})
     EXPECT_THAT(page, HasSubstr(part));
   EXPECT_THAT(page, testing::Not(testing::ContainsRegex("(src|href)=.(http|/|[.])"))) << "nothing lies outside";
 
   std::filesystem::remove_all(In("run/mlp/shapes/a/run/checkpoints"));
   ExpectSuccess(Run("plot run/mlp/shapes/a/run --html --to=report"));
-  EXPECT_THAT(text_of("report/mlp-shapes.html"), HasSubstr("<p>None: no checkpoint at"));
+  EXPECT_THAT(Text("report/mlp-shapes.html"), HasSubstr("<p>None: no checkpoint at"));
 }
 
 TEST_F(Commands, PlotKeepsChartsApartWhoseTagsAreNearlyOneFileName) {

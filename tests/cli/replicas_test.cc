@@ -1,21 +1,15 @@
 // --mode=dp: one process that drives several devices trains as a process for each does, bit for bit, and goes on where
 // the other mode left off; what it cannot do it refuses.
-#include <fstream>
 
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 #include "tests/faults/running_program.h"
 #include "tests/ranks/losses.h"
 
 namespace switchyard {
 namespace {
 
-class Replicas : public ProgramTest {
+class Replicas : public RunFilesTest {
  protected:
-  std::string Bytes(const std::string& path) const {
-    std::ifstream file(In(path), std::ios::binary);
-    EXPECT_TRUE(file.good()) << path;
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
   // A run in either mode on as many devices, in the folder run/<model>/shapes/<suffix>/run.
   CommandResult Train(const std::string& mode, int devices, const std::string& suffix,
                       const std::string& arguments) const {
@@ -30,7 +24,7 @@ class Replicas : public ProgramTest {
     const auto folder = [&](const std::string& run) { return fmt::format("run/{}/shapes/{}/run/", model, run); };
     for (const char* file : {"model.safetensors", "state.safetensors"}) {
       const std::string path = std::string("checkpoints/step-00000006/") + file;
-      EXPECT_TRUE(Bytes(folder(a) + path) == Bytes(folder(b) + path)) << path;
+      EXPECT_TRUE(Text(folder(a) + path) == Text(folder(b) + path)) << path;
     }
     const std::vector<double> losses = ranks::LossesOf(In("run"), a);
     EXPECT_EQ(losses, ranks::LossesOf(In("run"), b));
@@ -91,7 +85,7 @@ TEST_F(Replicas, GoOnFromProcessesAndBack) {
     ExpectSuccess(Run(to_processes ? "launch --nproc_per_node=2 " + from : from + " --mode=dp --devices=2"));
     for (const char* file : {"model.safetensors", "state.safetensors"}) {
       const std::string path = std::string("/run/checkpoints/step-00000006/") + file;
-      EXPECT_TRUE(Bytes("run/mlp/shapes/" + suffix + path) == Bytes("run/mlp/shapes/whole" + path)) << suffix;
+      EXPECT_TRUE(Text("run/mlp/shapes/" + suffix + path) == Text("run/mlp/shapes/whole" + path)) << suffix;
     }
   }
   // On another number of devices the global batch stays.

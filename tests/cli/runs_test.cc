@@ -1,12 +1,11 @@
 // Runs as a user starts, stops, continues and copies them: what stays with a run, what a checkpoint may decide, and
 // whose folder is whose.
 #include <fstream>
-#include <map>
 #include <thread>
 
 #include "core/train/checkpoint.h"
 #include "nlohmann/json.hpp"
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 #include "tests/faults/running_program.h"
 
 namespace switchyard {
@@ -19,27 +18,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-class Runs : public ProgramTest {
+class Runs : public RunFilesTest {
  protected:
   Runs() { setenv("SWITCHYARD_DEVICE", "cpu", 1); }  // a run that goes on does not take its device along
   ~Runs() override { unsetenv("SWITCHYARD_DEVICE"); }
   nlohmann::json Json(const std::string& path) const {
     std::ifstream file(In(path));
     return nlohmann::json::parse(file, nullptr, false);
-  }
-  std::string Text(const std::string& path) const {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  // By step, from a run's log.
-  std::map<int64_t, double> Logged(const std::string& run, const char* key) const {
-    std::map<int64_t, double> values;
-    std::ifstream log(In(run + "/0/log/metrics.jsonl"));
-    for (std::string line; std::getline(log, line);) {
-      const auto record = nlohmann::json::parse(line, nullptr, false);
-      if (record.contains(key)) values[record["step"]] = record[key];
-    }
-    return values;
   }
   std::vector<std::string> NamesIn(const std::string& folder) const {
     std::vector<std::string> names;

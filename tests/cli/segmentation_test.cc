@@ -1,11 +1,10 @@
 // A segmentation model as a user trains, resumes, evaluates and asks it: DeepLabV3+ on a few small pictures.
-#include <fstream>
 #include <map>
 #include <set>
 
 #include "core/data/mask_picture.h"
 #include "nlohmann/json.hpp"
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 
 namespace switchyard {
 namespace {
@@ -13,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-class SegmentationRuns : public ProgramTest {
+class SegmentationRuns : public RunFilesTest {
  protected:
   SegmentationRuns() {
     setenv("SWITCHYARD_DEVICE", "cpu", 1);
@@ -55,19 +54,6 @@ class SegmentationRuns : public ProgramTest {
            "--threads=1 "
            "--workers=1 --output=run " +
            more;
-  }
-  std::string Bytewise(const std::string& path) const {
-    std::ifstream file(In(path), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  std::map<int64_t, double> Logged(const std::string& run, const char* key) const {
-    std::map<int64_t, double> values;
-    std::ifstream log(In(run + "/0/log/metrics.jsonl"));
-    for (std::string line; std::getline(log, line);) {
-      const auto record = nlohmann::json::parse(line, nullptr, false);
-      if (record.contains(key)) values[record["step"]] = record[key];
-    }
-    return values;
   }
   static std::string RunOf(const std::string& suffix) {
     return "run/deeplabv3plus_resnet50/segmentation/" + suffix + "/run";
@@ -113,7 +99,7 @@ TEST_F(SegmentationRuns, TrainsOnTwoRanksAndPredictsMasks) {
   double shares = 0;
   for (const auto& entry : told[0]["classes"]) shares += entry["share"].get<double>();
   EXPECT_NEAR(shares, 1, 1e-9);
-  const std::string png = Bytewise("streets/street_mask.png"), overlay = Bytewise("streets/street_overlay.png");
+  const std::string png = Text("streets/street_mask.png"), overlay = Text("streets/street_overlay.png");
   Image mask, shown;
   ASSERT_TRUE(DecodeMask({reinterpret_cast<const uint8_t*>(png.data()), png.size()}, &mask).ok());
   ASSERT_TRUE(DecodePng({reinterpret_cast<const uint8_t*>(overlay.data()), overlay.size()}, &shown).ok());
@@ -165,9 +151,9 @@ TEST_F(SegmentationRuns, GoesOnBitForBit) {
   ExpectSuccess(Run(Training("--suffix=whole --steps=6 --eval_every=0"), Start::kMpirun));
   ExpectSuccess(Run(Training("--suffix=parts --steps=3 --eval_every=0"), Start::kMpirun));
   ExpectSuccess(Run("train --steps=6 --resume=" + RunOf("parts") + " --data=town --threads=1", Start::kMpirun));
-  const std::string whole = Bytewise(RunOf("whole") + "/checkpoints/latest/model.safetensors");
+  const std::string whole = Text(RunOf("whole") + "/checkpoints/latest/model.safetensors");
   EXPECT_FALSE(whole.empty());
-  EXPECT_EQ(whole, Bytewise(RunOf("parts") + "/checkpoints/latest/model.safetensors"));
+  EXPECT_EQ(whole, Text(RunOf("parts") + "/checkpoints/latest/model.safetensors"));
 }
 
 TEST_F(SegmentationRuns, RandAugmentAndErasingReachThePixels) {
@@ -176,7 +162,7 @@ TEST_F(SegmentationRuns, RandAugmentAndErasingReachThePixels) {
        {"", "--auto_augment=rand-m9-n4-p1", "--erase_prob=1", "--erase_prob=1 --erase_count=9"}) {
     const std::string suffix = fmt::format("varied{}", weights.size());
     ExpectSuccess(Run(Training(fmt::format("--suffix={} --steps=1 --eval_every=0 {}", suffix, more))));
-    weights.insert(Bytewise(RunOf(suffix) + "/checkpoints/latest/model.safetensors"));
+    weights.insert(Text(RunOf(suffix) + "/checkpoints/latest/model.safetensors"));
   }
   EXPECT_EQ(weights.size(), 4u);
 }

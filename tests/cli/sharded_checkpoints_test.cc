@@ -6,14 +6,14 @@
 
 #include "core/train/shards.h"
 #include "nlohmann/json.hpp"
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 
 namespace switchyard {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ShardedCheckpoints : public ProgramTest {
+class ShardedCheckpoints : public RunFilesTest {
  protected:
   CommandResult Launch(int ranks, const std::string& arguments) const {
     const std::string start = ranks > 1 ? fmt::format("launch --nproc_per_node={} ", ranks) : "";
@@ -47,11 +47,6 @@ class ShardedCheckpoints : public ProgramTest {
       if (record.contains("loss")) losses[record["step"]] = record["loss"];
     }
     return losses;
-  }
-  static std::string Text(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    EXPECT_TRUE(file.good()) << path;
-    return {std::istreambuf_iterator<char>(file), {}};
   }
   // A run goes on from its second update in a copy of its folder, and rank 0 gathers what it saves: its files.
   std::string GoneOn(const std::string& from, const std::string& to, int ranks, const std::string& mesh) {

@@ -5,7 +5,7 @@
 
 #include "core/data/volume.h"
 #include "nlohmann/json.hpp"
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 
 namespace switchyard {
 namespace {
@@ -38,7 +38,7 @@ struct Boxes {
   }
 };
 
-class VolumeRuns : public ProgramTest {
+class VolumeRuns : public RunFilesTest {
  protected:
   void WriteData(int classes) const {
     for (const auto& [split, volumes] : {std::pair("train", 6u), std::pair("test", 5u)}) {
@@ -62,10 +62,6 @@ class VolumeRuns : public ProgramTest {
       if (record.contains("lr")) losses.push_back(record["loss"]);
     }
     return losses;
-  }
-  std::string Text(const std::string& name) const {
-    std::ifstream file(In(name), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
   }
   nlohmann::json Evaluated(const std::string& run, int ranks, const std::string& more = "") const {
     const std::string launch = ranks == 1 ? "" : fmt::format("launch --nproc_per_node={} ", ranks);
