@@ -36,7 +36,7 @@ Sizes SizesOf(int64_t tokens, int64_t dim) {
 
 struct Workspace {
   float *keys, *values, *scores, *out;              // forward and backward
-  float *key_rows, *dscores, *left, *dscores_rows;  // backward
+  float *key_rows, *dscores, *left;                 // backward
   float *query_rows, *dout_rows, *dk, *dv;
   float *queries, *douts;  // widened copies where bf16 is computed in f32
 };
@@ -53,10 +53,7 @@ Workspace Layout(const Sizes& s, sy_dtype dtype, bool backward, Arena* arena) {
   if (!backward) return w;
   w.key_rows = arena->Take(s.key_words * s.width);
   w.dscores = arena->Take(s.block * s.keys);
-  if (pairs) {
-    w.left = arena->Take(s.block / 2 * s.keys);
-    w.dscores_rows = arena->Take(s.block * s.keys / 2);
-  }
+  if (pairs) w.left = arena->Take(s.block / 2 * s.keys);
   w.query_rows = arena->Take(s.block * s.width);
   w.dout_rows = arena->Take(s.block * s.width);
   w.dk = arena->Take(s.tokens * s.width);
