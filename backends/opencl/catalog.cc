@@ -127,7 +127,7 @@ sy_status CheckIndex(int32_t index, sy_error* error) {
 sy_status ReadTraits(const CatalogEntry& entry, Traits* traits, sy_error* error) {
   const cl_device_id device = entry.device;
   cl_uint units = 0, width = 0, align_bits = 0;
-  cl_ulong memory = 0, largest = 0, local = 0;
+  cl_ulong memory = 0, largest = 0;
   size_t work_group = 0;
   std::string driver, version;
   SY_CL(error, ReadText, device, CL_DEVICE_NAME, &traits->name);
@@ -138,7 +138,6 @@ sy_status ReadTraits(const CatalogEntry& entry, Traits* traits, sy_error* error)
   SY_CL(error, Read, device, CL_DEVICE_MAX_WORK_GROUP_SIZE, &work_group);
   SY_CL(error, Read, device, CL_DEVICE_GLOBAL_MEM_SIZE, &memory);
   SY_CL(error, Read, device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, &largest);
-  SY_CL(error, Read, device, CL_DEVICE_LOCAL_MEM_SIZE, &local);
   SY_CL(error, Read, device, CL_DEVICE_MEM_BASE_ADDR_ALIGN, &align_bits);
   size_t bytes = 0;
   SY_CL(error, clGetDeviceInfo, device, CL_DEVICE_PARTITION_PROPERTIES, 0, nullptr, &bytes);
@@ -153,7 +152,6 @@ sy_status ReadTraits(const CatalogEntry& entry, Traits* traits, sy_error* error)
   traits->max_work_group = std::max<uint64_t>(work_group, 1);
   traits->memory_bytes = memory;
   traits->largest_allocation = std::min(largest, memory);
-  traits->local_bytes = local;
   traits->alignment = std::bit_ceil(std::max(align_bits / 8, 128u));
   traits->splits_by_counts =
       std::find(partitions.begin(), partitions.end(), CL_DEVICE_PARTITION_BY_COUNTS) != partitions.end();

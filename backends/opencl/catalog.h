@@ -35,7 +35,6 @@ struct Traits {
   uint32_t compute_units = 1;
   uint32_t vector_width = 1;  // f32, a power of two up to 16
   uint64_t max_work_group = 1;
-  uint64_t local_bytes = 0;
   uint64_t memory_bytes = 0, largest_allocation = 0;
   uint32_t alignment = 128;  // bytes
   bool splits_by_counts = false;

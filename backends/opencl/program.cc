@@ -73,7 +73,6 @@ sy_status ProgramCache::GetText(const std::string& text, const std::string& opti
         folder_.empty() ? "" : folder_ + "/" + Hex(HashText(key, 1)) + Hex(HashText(key, 2)) + ".bin";
     if (path.empty() || !LoadBinary(path, key, all_options, &known)) {
       if (const sy_status status = Build(whole, all_options, &known, error); status != SY_OK) return status;
-      ++built_;
       if (!path.empty()) StoreBinary(path, key, known.get());
     }
   }

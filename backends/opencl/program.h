@@ -34,7 +34,6 @@ class ProgramCache {
   sy_status Get(const std::string& names, const std::string& options, cl_program* program, sy_error* error);
   // The same for a generated source.
   sy_status GetText(const std::string& text, const std::string& options, cl_program* program, sy_error* error);
-  int built() const { return built_; }  // from source
 
  private:
   sy_status Build(const std::string& text, const std::string& options, ProgramHandle* program, sy_error* error);
@@ -46,7 +45,6 @@ class ProgramCache {
   std::string folder_, identity_, options_;
   std::mutex mutex_;
   std::map<std::string, ProgramHandle> programs_;  // by options and text
-  int built_ = 0;
 };
 
 // The folder that binaries are kept in: the setting OPENCL_CACHE ("off": none), else the user's cache folder, or none
