@@ -104,16 +104,6 @@ Image MaskOfScores(std::span<const float> scores, int input_height, int input_wi
   return mask;
 }
 
-Image ColorsOf(const Image& mask) {
-  Image colors;
-  colors.Reshape(mask.height, mask.width, 3);
-  for (size_t i = 0; i < mask.bytes.size(); ++i) {
-    const auto color = ClassColor(mask.bytes[i]);
-    for (size_t c = 0; c < 3; ++c) colors.bytes[3 * i + c] = color[c];
-  }
-  return colors;
-}
-
 Image Overlay(const Image& image, const Image& mask) {
   Image result = image;
   ConvertChannels(3, &result);

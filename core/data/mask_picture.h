@@ -24,9 +24,6 @@ StatusOr<std::string> EncodeMask(const Image& mask);
 // between the centres of pixels are interpolated linearly. At most 255 classes.
 Image MaskOfScores(std::span<const float> scores, int input_height, int input_width, int height, int width);
 
-// (H, W, 3): the colours of the classes, kIgnoredClass light grey as in VOC, (224, 224, 192).
-Image ColorsOf(const Image& mask);
-
 // (H, W, 3): half image, half colours of the mask, which has its size; the image alone where the mask is
 // kIgnoredClass. image: 1 or 3 channels.
 Image Overlay(const Image& image, const Image& mask);

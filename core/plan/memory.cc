@@ -142,7 +142,6 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& devic
       auto shared = communicator->AllocateShared(bytes);
       if (shared.ok()) {
         memory->buffers_[i] = std::move(*shared);
-        memory->gradients_are_shared_ = true;
       } else if (shared.status().code() != absl::StatusCode::kUnimplemented) {
         return shared.status();
       }

@@ -141,7 +141,6 @@ class Memory {
   }
   // True once for each kernel: whoever is told so writes its constants, which all instances read.
   bool TakesConstantsOf(const Kernel* kernel) { return constants_.insert(kernel).second; }
-  bool gradients_are_shared() const { return gradients_are_shared_; }
   uint64_t allocated_bytes() const;                         // of the device and of a collective
   uint64_t host_allocated_bytes() const;                    // of the host
   StateReading& state_reading() { return state_reading_; }  // steps and uploads wait for it
@@ -162,7 +161,6 @@ class Memory {
   std::vector<Buffer> buffers_;          // by arena; over host_memory_, what kernels of the host are bound to
   std::set<const Kernel*> constants_;
   StateReading state_reading_;
-  bool gradients_are_shared_ = false;
 };
 
 }  // namespace switchyard

@@ -48,8 +48,7 @@ TEST(MaskPicture, PaletteKeepsTheIdsAndShowsColours) {
   ASSERT_TRUE(DecodePng(png, &shown).ok());
   EXPECT_EQ(Bytes(shown.bytes.begin() + 3, shown.bytes.begin() + 6), (Bytes{128, 0, 0}));      // aeroplane of VOC
   EXPECT_EQ(Bytes(shown.bytes.begin() + 12, shown.bytes.begin() + 15), (Bytes{192, 128, 0}));  // its dining table, 11
-  EXPECT_EQ(ColorsOf(mask).bytes[12], 192);
-  EXPECT_EQ(ColorsOf(mask).bytes[15], 224) << "what counts nowhere does not look like class 0";
+  EXPECT_EQ(shown.bytes[15], 224) << "what counts nowhere does not look like class 0";
 }
 
 TEST(MaskPicture, AnOverlayIsHalfImageAndHalfColour) {

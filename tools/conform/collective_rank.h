@@ -84,7 +84,6 @@ class Link {
   // The kit had to end a wait on it by abort, since the plugin did not.
   bool gave_up() const { return gave_up_; }
   void GiveUp();
-  void SkipSequence() { ++sequence_; }
   void Destroy();
 
  private:
