@@ -24,6 +24,8 @@ struct PoolOptions {
   int kernel = 2, stride = 2, padding = 0;
   bool average = false, count_include_pad = true;
 };
+// x (N, spatial, C) → (N, spatial', C): the maximum of each window, or its mean, which counts padding as zeros unless
+// count_include_pad is false.
 Value Pool(const Value& x, const PoolOptions& options, Where where = Where::current());
 // x (N, spatial, C) → (N, size, C), as torch.nn.functional.interpolate; mode SY_RESIZE_*
 Value Resize(const Value& x, const Shape& size, int mode, bool align_corners, Where where = Where::current());
