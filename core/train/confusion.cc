@@ -20,6 +20,18 @@ Overlap OverlapOf(std::span<const double> counts, size_t classes, size_t of) {
 
 std::optional<double> Ratio(double part, double of) { return of > 0 ? std::optional<double>(part / of) : std::nullopt; }
 
+using OfClass = std::optional<double> (*)(std::span<const double> counts, size_t classes, size_t of);
+
+double MeanOver(std::span<const double> counts, size_t classes, OfClass number) {
+  double sum = 0;
+  int have = 0;
+  for (size_t c = 0; c < classes; ++c) {
+    const std::optional<double> value = number(counts, classes, c);
+    if (value) sum += *value, ++have;
+  }
+  return have > 0 ? sum / have : 0;
+}
+
 }  // namespace
 
 std::optional<double> IoU(std::span<const double> counts, size_t classes, size_t of) {
@@ -37,15 +49,8 @@ std::optional<double> Recall(std::span<const double> counts, size_t classes, siz
   return Ratio(o.both, o.truth);
 }
 
-double MeanIoU(std::span<const double> counts, size_t classes) {
-  double sum = 0;
-  int have = 0;
-  for (size_t c = 0; c < classes; ++c) {
-    const std::optional<double> value = IoU(counts, classes, c);
-    if (value) sum += *value, ++have;
-  }
-  return have > 0 ? sum / have : 0;
-}
+double MeanIoU(std::span<const double> counts, size_t classes) { return MeanOver(counts, classes, IoU); }
+double MeanDice(std::span<const double> counts, size_t classes) { return MeanOver(counts, classes, Dice); }
 
 double Accuracy(std::span<const double> counts, size_t classes) {
   double right = 0;

@@ -19,6 +19,7 @@ std::optional<double> Recall(std::span<const double> counts, size_t classes, siz
 
 // Over the classes that have one; 0 where none has.
 double MeanIoU(std::span<const double> counts, size_t classes);
+double MeanDice(std::span<const double> counts, size_t classes);
 // The share of all that is predicted right; 0 where nothing was counted.
 double Accuracy(std::span<const double> counts, size_t classes);
 double Total(std::span<const double> counts);

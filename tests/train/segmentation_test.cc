@@ -257,6 +257,7 @@ TEST(Confusion, NumbersOfASmallMatrix) {
   EXPECT_EQ(Dice(counts, 3, 1), 4.0 / 5);
   EXPECT_EQ(Recall(counts, 3, 0), 3.0 / 4);
   EXPECT_DOUBLE_EQ(MeanIoU(counts, 3), (3.0 / 4 + 2.0 / 3) / 2);
+  EXPECT_DOUBLE_EQ(MeanDice(counts, 3), (6.0 / 7 + 4.0 / 5) / 2);
   EXPECT_DOUBLE_EQ(Accuracy(counts, 3), 5.0 / 6);
   EXPECT_EQ(Accuracy(std::vector<double>(4), 2), 0);
   // A class that is predicted but never there has an IoU of 0, which counts.
