@@ -1,7 +1,8 @@
 // Gradients of f32 weights in half models: what makes one, a product of halves or a sum over them, writes it in f32, as
 // its bucket holds it. So it is rounded once, at the end of its sum, not to a half before; no pass casts it; and with a
 // loss scale less of it overflows. A backend that has such sums in half alone rounds and casts as before
-// (ops::CastSums).
+// (ops::CastSums). A gradient that an op gives in f32, as attention gives its bias's, stays f32 on its way through what
+// only moves or adds up its elements.
 //
 // Runs behind "gradients", before what adds up gradients over ranks and micro-batches.
 #include <set>
@@ -13,19 +14,28 @@
 namespace switchyard {
 namespace {
 
-// The nodes that become f32 for a gradient, from its last one back: views, the cast that is left out with them, what
-// makes the sums. Empty where the gradient is none, or where others read them in half too.
+// Which input's elements a node moves, or adds up where they meet; -1: it does something else.
+int MovedInput(const Node& node) {
+  if (node.op == "scatter_add") return 1;
+  return TraitsOf(node.op).view || node.op == "transpose" ? 0 : -1;
+}
+
+// The nodes that become f32 for a gradient, from its last one back: what moves it, the casts that are left out, what
+// makes the sums or had them in f32. Empty where the gradient is none, or where others read them in half too.
 std::vector<int> WideGradientsNodes(const Graph& graph, const IdLists& users, Ref gradient) {
   std::vector<int> nodes;
-  for (Ref ref = gradient; ref.node >= 0; ref = graph.node(ref.node).inputs[0]) {
+  for (Ref ref = gradient;;) {
     const Node& node = graph.node(ref.node);
     if (users[ref.node].size() > (ref == gradient ? 0u : 1u)) return {};
     nodes.push_back(ref.node);
-    const OpTraits& traits = TraitsOf(node.op);
-    if (traits.wide_sums && ref.output == 0 && SizeOf(graph.type(ref).dtype) == 2) return nodes;
-    if (!traits.view && !(ops::IsCast(graph, node) && graph.type(ref).dtype == DType::kF32)) return {};
+    const bool half = SizeOf(graph.type(ref).dtype) == 2, cast = ops::IsCast(graph, node);
+    if (TraitsOf(node.op).wide_sums && ref.output == 0 && half) return nodes;
+    if (cast && half) return graph.type(node.inputs[0]).dtype == DType::kF32 ? nodes : std::vector<int>{};
+    const int moved = cast && graph.type(ref).dtype == DType::kF32 ? 0 : MovedInput(node);
+    if (moved < 0) return {};
+    ref = node.inputs[static_cast<size_t>(moved)];
+    if (ref.node < 0) return {};
   }
-  return {};
 }
 
 Status WideGradientsLegal(const ProgramOptions&) { return OkStatus(); }

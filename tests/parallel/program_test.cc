@@ -5,12 +5,15 @@
 #include <set>
 
 #include "core/graph/op.h"
+#include "core/graph/ops/attention.h"
+#include "core/graph/ops/layout.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/optimizer.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/ops/transfer.h"
 #include "core/nn/convolution.h"
+#include "core/nn/layers.h"
 #include "core/parallel/passes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -503,6 +506,38 @@ TEST(WideGradients, AreF32AsTheirBucketsAndNeverHalf) {
     }
     EXPECT_EQ(products, 4 * 3 + 2) << "qkv, proj, fc1 and fc2 of each block, patches, head";
     EXPECT_GE(sums, 4 * 3 + 2) << "their biases";
+  }
+}
+
+// Attention has the gradient of its bias in f32. What only moves it and adds it up, on the way to the table that the
+// bias was gathered from, leaves it so.
+TEST(WideGradients, StayF32OnTheirWayToATable) {
+  const auto loss = [](nn::Context& context) {
+    Graph& graph = context.graph;
+    const Value table = nn::Parameter(context, "table", {7, 2}, nn::kTransformerWeights, false);
+    std::vector<int32_t> places(16);
+    for (size_t i = 0; i < 16; ++i) places[i] = static_cast<int32_t>(3 + i / 4 - i % 4);
+    const Value index = graph.Constant("index", {DType::kI32, {4, 4}}, places);
+    const Value images = graph.Input("images", {DType::kF32, {4, 4, 8}}, {});
+    const Value qkv = ops::Reshape(nn::Linear(context, "qkv", images, 24, {}), {4, 4, 3, 2, 4});
+    return ops::Mean(ops::Attention(qkv, ops::Transpose(ops::Gather(table, index), {2, 0, 1})));
+  };
+  for (const AmpLevel level : {AmpLevel::kO1, AmpLevel::kO2}) {
+    ProgramOptions options;
+    options.precision = DType::kBF16;
+    options.amp = level;
+    const Program program =
+        Build(options, {"attention", loss, [&](nn::Context& context) { context.graph.Output("loss", loss(context)); }});
+    const Graph& graph = program.Find("update")->graph;
+    int tables = 0;
+    for (const Node& node : graph.nodes()) {
+      if (node.phase != Phase::kBackward) continue;
+      EXPECT_FALSE(ops::IsCast(graph, node) && node.outputs[0].elements() == 2 * 16) << node.name;
+      if (node.op != "scatter_add") continue;
+      ++tables;
+      EXPECT_EQ(node.outputs[0].dtype, DType::kF32);
+    }
+    EXPECT_EQ(tables, 1);
   }
 }
 
