@@ -100,8 +100,12 @@ void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
   if (o.mesh.tensor == 1) return;
   const Divider divider(o.mesh.tensor, program.rank % o.mesh.tensor, kTensorGroup);
   for (NamedGraph& plan : program.plans) {
-    if (const Sharding first(plan.graph, divider, o.sequence, {}); !first.with_addends().empty())
-      TakeAddendsOut(plan, first.with_addends());
+    // An addend that stands apart may be divided itself, and so what follows it.
+    for (;;) {
+      const Sharding tried(plan.graph, divider, o.sequence, {});
+      if (tried.with_addends().empty()) break;
+      TakeAddendsOut(plan, tried.with_addends());
+    }
     const std::vector<GradientOf> before = plan.gradients;
     std::vector<Node> makers;  // of the gradients, as they were
     for (const GradientOf& pair : before)

@@ -294,6 +294,20 @@ TEST_F(TensorParallel, SwinAndMlpTrainAsOnOneRank) {
   }
 }
 
+// A bias that is divided where the sum that it is added to is not divides what follows.
+TEST_F(TensorParallel, DividedBiasesOfSumsTrainAsOnOneRank) {
+  const Build layers = [](nn::Context& context, const Value& images) {
+    Value x = ops::Reshape(images, {images.dim(0), -1});
+    nn::LinearOptions hidden, sums;
+    hidden.sharing = {nn::Sharing::kResults, 8, 1};
+    sums.sharing = {nn::Sharing::kInputs, 8, 1};
+    x = nn::Linear(context, "fc2", nn::Linear(context, "fc1", x, 8, hidden), 6, sums);
+    nn::MayDivide(context.graph.FindInput("fc2.bias"), {0, 1, 6, 1});
+    return nn::Linear(context, "head", x, 10);
+  };
+  ExpectEqual(Train(layers, Options({.tensor = 2})), Train(layers, Options({})));
+}
+
 TEST(TensorParallelGraph, HasTwoSumsForwardAndTwoBackwardABlock) {
   const auto program = BuildProgram(Classifier(Vit(SmallVit(4)), 2), Options({.tensor = 2}), 0);
   ASSERT_TRUE(program.ok()) << Message(program.status());
