@@ -48,6 +48,8 @@ TEST_F(BuilderTest, ShapesFollowTheRulesOfTheOps) {
   EXPECT_EQ(ops::Add(F32({2, 1, 3}), F32({4, 1})).shape(), (Shape{2, 4, 3}));
   EXPECT_EQ(ops::Reduce(F32({2, 3, 4}), SY_REDUCE_SUM, 0b101).shape(), (Shape{3}));
   EXPECT_EQ(ops::Reduce(F32({2, 3, 4}), SY_REDUCE_SUM, 0b101, 1, true).shape(), (Shape{1, 3, 1}));
+  EXPECT_EQ(ops::Sum(F32({2, 3})).shape(), (Shape{1}));
+  EXPECT_EQ(ops::Mean(F32({})).shape(), (Shape{1}));
   EXPECT_EQ(ops::Reshape(F32({2, 6}), {3, -1}).shape(), (Shape{3, 4}));
   EXPECT_EQ(ops::Transpose(F32({2, 3, 4}), {2, 0, 1}).shape(), (Shape{4, 2, 3}));
   EXPECT_EQ(ops::Slice(F32({2, 9}), 1, 1, 4, 2).shape(), (Shape{2, 4}));

@@ -61,17 +61,19 @@ Value Reduce(const Value& x, int reduction, uint32_t axes, float scale, bool kee
 }
 
 namespace {
-uint32_t AllAxes(const Value& x) { return (1u << x.rank()) - 1; }
+// Over everything, of which a scalar has one element.
+Value SumOfAll(const Value& x, float scale, Where where) {
+  const Value all = x.rank() > 0 ? x : Reshape(x, {1}, where);
+  return Reduce(all, SY_REDUCE_SUM, (1u << all.rank()) - 1, scale, false, where);
+}
 }  // namespace
 
 Value SumOfRows(const Value& x, Where where) {
   const Value wide = Cast(x, DType::kF32, where);
   return x.rank() == 1 ? wide : Reduce(wide, SY_REDUCE_SUM, (1u << (x.rank() - 1)) - 1, 1, false, where);
 }
-Value Sum(const Value& x, Where where) { return Reduce(x, SY_REDUCE_SUM, AllAxes(x), 1, false, where); }
-Value Mean(const Value& x, Where where) {
-  return Reduce(x, SY_REDUCE_SUM, AllAxes(x), 1.0f / static_cast<float>(x.type().elements()), false, where);
-}
+Value Sum(const Value& x, Where where) { return SumOfAll(x, 1, where); }
+Value Mean(const Value& x, Where where) { return SumOfAll(x, 1.0f / static_cast<float>(x.type().elements()), where); }
 
 Value SquaredNorm(const std::vector<Value>& tensors, Where where) {
   return tensors.at(0).graph().Add("squared_norm", tensors, {}, {}, where)[0];
