@@ -86,6 +86,7 @@ void ApplyGradients(Program& program, const ProgramOptions& o) {
     TellLayers(graph);
     std::vector<Value> parameters;
     for (const int id : graph.Inputs(Role::kParameter)) parameters.push_back(graph.value({id, 0}));
+    if (parameters.empty()) throw BuildError("the model has no parameters: there is nothing to train");
     const Value loss = Shown(graph, "loss");
     graph.SetPhase(Phase::kBackward);
     Value share = ops::Scale(loss, 1.0f / (static_cast<float>(o.accumulation) * PredivisionOf(DataParallelOf(o))));

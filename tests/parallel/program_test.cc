@@ -146,6 +146,14 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
   EXPECT_THAT(refusal(scaler), HasSubstr("loss scales from 1 over 1024 to 512"));
 }
 
+TEST(ProgramPasses, RefuseAModelWithoutParameters) {
+  Workload workload = Classifier(Small());
+  workload.loss = [](nn::Context& context) {
+    return ops::Mean(context.graph.Input("images", {DType::kF32, {4, 8}}, {}));
+  };
+  EXPECT_THAT(Message(BuildProgram(workload, {}, 0).status()), HasSubstr("the model has no parameters"));
+}
+
 TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
