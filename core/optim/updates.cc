@@ -77,7 +77,11 @@ class Adding {
  public:
   Adding(Graph& graph, const std::vector<ParameterGradient>& gradients, const OptimizerOptions& options,
          const SharedUpdate& shared, Graph::Location where, Updates* updates)
-      : graph_(graph), gradients_(gradients), options_(options), shared_(shared), where_(where), updates_(*updates) {}
+      : graph_(graph), gradients_(gradients), options_(options), shared_(shared), where_(where), updates_(*updates) {
+    for (const ParameterGradient& pair : gradients) {
+      if (const Part* const weight = DividedWeight(*InputOf(pair.parameter).input)) dividing_ = weight->group;
+    }
+  }
 
   // The update of a group's tensors, and the assignments of their moments.
   void Update(const Group& group, const std::vector<size_t>& members, const UpdateScalars& scalars) {
@@ -135,13 +139,18 @@ class Adding {
   // Over the ranks that have parts of the tensors, in one order on all of them.
   Value Summed(Value squares, const Group& group) {
     const auto sum = [&](int ranks) {
-      squares = ops::AllReduce(squares, SY_SUM, 1, ranks, "trust_ratio/sum", where_);
-      graph_.mutable_node(squares.ref().node).control.push_back(updates_.last.ref().node);
-      updates_.last = squares;
+      squares = InOrder(ops::AllReduce(squares, SY_SUM, 1, ranks, "trust_ratio/sum", where_));
     };
     if (group.divides >= 0) sum(group.divides);
     if (shared_.ranks > 1) sum(shared_.group);
+    // Ranks whose parts of other tensors are larger cut a whole one elsewhere, and have added up its pieces otherwise.
+    if (group.divides < 0 && dividing_ >= 0)
+      squares = InOrder(ops::Broadcast(squares, 0, dividing_, "trust_ratio/same", where_));
     return squares;
+  }
+  const Value& InOrder(const Value& exchanged) {
+    graph_.mutable_node(exchanged.ref().node).control.push_back(updates_.last.ref().node);
+    return updates_.last = exchanged;
   }
 
   Graph& graph_;
@@ -150,6 +159,7 @@ class Adding {
   const SharedUpdate& shared_;
   const Graph::Location where_;
   Updates& updates_;
+  int dividing_ = -1;  // the ranks that divide some of the parameters, as Group::divides
 };
 
 }  // namespace

@@ -138,6 +138,7 @@ class Sharded {
     std::vector<std::pair<int64_t, Value>> held;
     for (size_t m = 0; m < bucket.members.size(); ++m) {
       const Value input = graph.FindInput(prefix + shards_.names(index)[m]);
+      if (!input) continue;  // this plan reads other parameters of the bucket alone
       const Part& part = *graph.node(input.ref().node).input->part;
       const Piece piece = PieceOf(bucket, bucket.members[m].start, Elements(part.whole), shared);
       if (piece.elements > 0) held.push_back({piece.at, ops::Cast(input, dtype)});

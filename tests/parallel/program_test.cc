@@ -701,6 +701,41 @@ TEST(HalfWeights, OfSharedParametersAreGatheredInHalf) {
   }
 }
 
+// Ranks of unequal parts cut whole weights at other places, and would add up other roundings of their norms.
+TEST(SharedUpdates, GoByTheSameNormsOfWholeWeightsOnRanksThatDivideOthers) {
+  ProgramOptions options;
+  options.optimizer.kind = SY_OPTIMIZER_LAMB;
+  options.optimizer.weight_decay = 0.01f;
+  options.mesh.data = options.mesh.tensor = 2;
+  for (const int zero : {0, 1}) {
+    options.zero = zero;
+    int same = 0;
+    const Program program = Build(options);
+    for (const Node& node : program.Find("update")->graph.nodes()) {
+      if (node.op == "broadcast") same += node.attributes.as<sy_collective_attributes>().group == kTensorGroup;
+    }
+    EXPECT_EQ(same, zero);
+  }
+}
+
+// As a head that only training has: what an evaluation does not read of a bucket, it has no pieces of.
+TEST(SharedParameters, MayBeReadByTrainingAlone) {
+  Workload workload = Classifier(Small());
+  workload.evaluate = [](nn::Context& context) {
+    const Value x = context.graph.Input("images", {DType::kF32, {4, 32}}, {});
+    context.graph.Output("logits", nn::Linear(context, "head", x, 10));
+  };
+  ProgramOptions options;
+  options.mesh.data = 2;
+  options.zero = 3;
+  const Program program = Build(options, workload);
+  const Graph& evaluation = program.Find("evaluate")->graph;
+  int gathers = 0;
+  for (const Node& node : evaluation.nodes()) gathers += node.op == "all_gather";
+  EXPECT_EQ(gathers, 1);
+  EXPECT_EQ(evaluation.Inputs(Role::kParameter).size(), 2u);
+}
+
 // Mean and variance over the samples and places of each channel.
 TEST(ProgramBatchNorms, OverASingleValueAreRefusedInTraining) {
   const auto workload = [](const Shape& images) {
