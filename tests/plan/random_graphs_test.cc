@@ -5,7 +5,8 @@
 // - those of its nodes run one by one on the reference plugin, from a plan of the reference and of the cpu plugin, with
 //   fusion and without, where memory holds NaN before;
 // - for a loss in f64, as central differences say;
-// - the same bit for bit where random blocks are computed again in the backward pass.
+// - the same bit for bit where random blocks are computed again in the backward pass;
+// - those of ranks that divide random parameters along random axes.
 //
 // SWITCHYARD_RANDOM_GRAPHS=N tries N of each, from SWITCHYARD_RANDOM_GRAPHS_FROM on.
 #include <cmath>
@@ -15,6 +16,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -79,6 +81,21 @@ class Builder {
     for (int id = 0; id < g_.size(); ++id) {
       block += dice_.Chance(20);
       if (!g_.node(id).input) g_.mutable_node(id).block = block;
+    }
+  }
+  // Ranks may divide random parameters, along random parts of an axis.
+  void MarkDivisible() {
+    for (const Value& input : made_.inputs) {
+      if (input.rank() == 0 || dice_.Chance(40)) continue;
+      DividedAxis axis = {dice_.Below(input.rank())};
+      axis.extent = input.dim(axis.dimension);
+      for (int64_t* const part : {&axis.outer, &axis.inner}) {
+        const int64_t factor = dice_.Of<int64_t>({1, 1, 2, 3});
+        if (axis.extent % factor != 0) continue;
+        *part = factor;
+        axis.extent /= factor;
+      }
+      g_.mutable_node(input.ref().node).input->divisible = axis;
     }
   }
   // Outputs "loss" and its gradients "d<input>".
@@ -367,23 +384,33 @@ class RandomGraphs : public testing::Test {
       check(static_cast<uint64_t>(seed));
     }
   }
-  // Node by node on the reference plugin.
-  StatusOr<Numbers> Interpret(const Graph& graph, const Numbers& values) {
-    MeshInterpreter one(Mesh{}, *devices_["reference"]->device);
-    for (const Node& node : graph.nodes()) {
-      if (!node.input) continue;
-      const conform::Bytes bytes = BytesOf(node, values);
-      one.Set(0, node.name, bytes.data(), bytes.size());
+  // Node by node on the reference plugin: a graph for each rank of a tensor group, and what the last one finds.
+  StatusOr<Numbers> Interpret(const std::vector<const Graph*>& graphs, const Numbers& values) {
+    const int last = static_cast<int>(graphs.size()) - 1;
+    MeshInterpreter ranks(Mesh{.tensor = last + 1}, *devices_["reference"]->device);
+    for (int rank = 0; rank <= last; ++rank) {
+      for (const Node& node : graphs[static_cast<size_t>(rank)]->nodes()) {
+        if (!node.input) continue;
+        conform::Bytes bytes = BytesOf(node, values);
+        if (const auto& part = node.input->part) {
+          const conform::Bytes whole =
+              std::exchange(bytes, conform::Bytes(static_cast<size_t>(node.outputs[0].bytes())));
+          CutPart(*part, static_cast<size_t>(SizeOf(node.outputs[0].dtype)),
+                  reinterpret_cast<const std::byte*>(whole.data()), reinterpret_cast<std::byte*>(bytes.data()));
+        }
+        ranks.Set(rank, node.name, bytes.data(), bytes.size());
+      }
     }
-    SY_RETURN_IF_ERROR(one.Run({&graph}));
+    SY_RETURN_IF_ERROR(ranks.Run(graphs));
     Numbers results;
-    for (const auto& [name, type] : ResultsOf(graph)) {
+    for (const auto& [name, type] : ResultsOf(*graphs.back())) {
       const std::string plain = name.starts_with("output/") ? name.substr(7) : name;
-      SY_ASSIGN_OR_RETURN(const std::vector<char> bytes, one.Get(0, plain));
+      SY_ASSIGN_OR_RETURN(const std::vector<char> bytes, ranks.Get(last, plain));
       results[name] = conform::Decode({bytes.begin(), bytes.end()}, static_cast<sy_dtype>(type.dtype));
     }
     return results;
   }
+  StatusOr<Numbers> Interpret(const Graph& graph, const Numbers& values) { return Interpret({{&graph}}, values); }
   // By a plan, in memory that is full of NaN.
   StatusOr<Numbers> Run(const Graph& graph, const Numbers& values, const std::string& device, bool fuse) {
     PlanOptions options;
@@ -521,6 +548,47 @@ TEST_F(RandomGraphs, KeepEveryBitWhereBlocksAreComputedAgain) {
       EXPECT_EQ(*again, *whole) << made.graph.ToText();
     });
   });
+}
+
+TEST_F(RandomGraphs, AreTheSameOnRanksThatDivideParameters) {
+  int divided = 0, tried = 0;
+  ForEach(60, [&](uint64_t seed) {
+    RandomGraph made;
+    Builder builder(made, seed, {DType::kF64}, false);
+    builder.AddOps(5 + static_cast<int>(seed % 16));
+    builder.MarkDivisible();
+    builder.AddLoss();
+    builder.AddOutputs();
+    ProgramOptions options;
+    options.mesh.tensor = 2 + static_cast<int>(seed % 2);
+    options.sequence = seed % 4 > 1;
+    std::vector<Program> programs;
+    std::vector<const Graph*> graphs;
+    ++tried;
+    try {
+      for (int rank = 0; rank < options.mesh.tensor; ++rank) {
+        Program& program = programs.emplace_back();
+        program.mesh = options.mesh;
+        program.rank = rank;
+        program.plans.emplace_back().graph = made.graph;
+        program.plans[0].gradients = made.gradients;
+        TensorParallelPass().apply(program, options);
+      }
+    } catch (const BuildError&) {
+      return;  // nothing to divide, or an op that cannot do without its bias
+    }
+    ++divided;
+    for (const Program& program : programs) graphs.push_back(&program.plans[0].graph);
+    const auto expected = Interpret(made.graph, made.values), found = Interpret(graphs, made.values);
+    ASSERT_TRUE(expected.ok()) << Message(expected.status());
+    ASSERT_TRUE(found.ok()) << Message(found.status());
+    for (const auto& [name, values] : *expected) {
+      for (size_t i = 0; i < values.size() && !HasFailure(); ++i)
+        EXPECT_NEAR(found->at(name)[i], values[i], 1e-5 * std::max(Largest(values), 0.1)) << name << " " << i << "\n"
+                                                                                          << made.graph.ToText();
+    }
+  });
+  EXPECT_GE(divided, tried / 2);
 }
 
 }  // namespace
