@@ -32,16 +32,23 @@ StatusOr<std::string> Translate(const Alias& alias, const std::string& text) {
     found = alias.values.find(on ? "true" : "false");
   if (found != alias.values.end()) return found->second;
   if (alias.setting.empty()) return InvalidArgument("cannot be chosen here, where {}; {}", alias.always, alias.instead);
-  if (!alias.values.empty() && alias.suffix.empty()) {
+  if (!alias.values.empty() && !alias.others) {
     std::vector<std::string> words;
     for (const auto& [theirs, ours] : alias.values) words.push_back(theirs);
     return InvalidArgument("expected {}, which {} calls {}, found \"{}\"{}{}", fmt::join(words, " or "), alias.of,
                            alias.name, Printable(text), alias.instead.empty() ? "" : "; ", alias.instead);
   }
-  if (alias.factor == 1) return text + alias.suffix;
+  if (alias.factor == 1 && !alias.share) return text + alias.suffix;
   double number = 0;
-  if (!absl::SimpleAtod(text, &number))
-    return InvalidArgument("expected a number, which {} calls {}, found \"{}\"", alias.of, alias.name, Printable(text));
+  if (!absl::SimpleAtod(text, &number) || (alias.share && !(number >= 0 && number <= 1))) {
+    return InvalidArgument("expected a number{}, which {} calls {}, found \"{}\"", alias.share ? " from 0 to 1" : "",
+                           alias.of, alias.name, Printable(text));
+  }
+  if (alias.share) {
+    std::string decimals = fmt::format("{:.9f}", number);  // an exponent would be read as epochs
+    decimals.erase(decimals.find_last_not_of('0') + 1);
+    return decimals.back() == '.' ? decimals + "0" : decimals;
+  }
   return fmt::format("{:.15g}", number * alias.factor);
 }
 

@@ -1,7 +1,8 @@
 // Names that people bring from other programs: `--opt_level=O2` where ours is `--amp=O2`. An alias works as a flag, in
-// any case and with '-' or '_', and as an environment variable: under its own name where that has capitals
-// (AIAK_FUSED_OPTIMIZER), else as SWITCHYARD_<NAME>. It is another way to give a setting, never a setting of its own:
-// what is listed and kept has our name, and says by which alias it was given. Plain data; thread-safe.
+// any case and with '-' or '_', as a key of a config file, and as an environment variable: under its own name where
+// that has capitals (AIAK_FUSED_OPTIMIZER), else as SWITCHYARD_<NAME>. It is another way to give a setting, never a
+// setting of its own: what is listed and kept has our name, and says by which alias it was given. Plain data;
+// thread-safe.
 #pragma once
 
 #include <map>
@@ -18,9 +19,11 @@ struct Alias {
   // Their words and ours, where they differ. A number in `suffix`'s unit gets it behind: "20" epochs are "20e".
   std::map<std::string, std::string> values = {};
   std::string suffix = {};
-  double factor = 1;  // of a number: theirs times this is ours
-  // Our value that gives way to what another alias says of the setting: "no" of a switch, where other switches stand
-  // for other values.
+  double factor = 1;    // of a number: theirs times this is ours
+  bool share = false;   // a number from 0 to 1, of which ours is told by its point: 1 is "1.0"
+  bool others = false;  // `values` are some of theirs; the others are ours as they are
+  // Our value that gives way to what else the same source says of the setting: "no" of a switch, where other names
+  // stand for other values, and 0 where theirs means none.
   std::string off = {};
   std::string always = {};   // what is so, of one without a setting: "gradients are views into buckets"
   std::string instead = {};  // what to do where they say something else: "leave it out"

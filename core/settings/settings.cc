@@ -15,6 +15,13 @@ Status UnknownSetting(const std::string& name, const SettingTable& table) {
   return InvalidArgument("unknown setting {}{}", Printable(name), DidYouMean(Printable(name), table.Names()));
 }
 
+// What says nothing against another value of the same source: an alias that takes back or says no, and a bare flag that
+// leaves the choice open, as --amp does beside --opt_level=O2.
+bool GivesWay(const Setting& row, const Alias* by, const nlohmann::json& value) {
+  if (by != nullptr && (value.is_null() || (!by->off.empty() && ValueText(value) == by->off))) return true;
+  return !row.bare.empty() && row.bare == row.word && value == row.word;
+}
+
 }  // namespace
 
 SettingTable::SettingTable(std::vector<Setting> rows, std::vector<Alias> aliases, std::vector<Shorthand> shorthands)
@@ -33,6 +40,11 @@ const Alias* SettingTable::FindAlias(const std::string& name) const {
   return found == alias_by_key_.end() ? nullptr : &aliases_[found->second];
 }
 
+const Alias* SettingTable::WordsFor(const std::string& setting) const {
+  const Alias* const alias = FindAlias(setting);
+  return alias != nullptr && alias->setting == setting ? alias : nullptr;
+}
+
 const Shorthand* SettingTable::FindShorthand(const std::string& name) const {
   const auto found = std::find_if(shorthands_.begin(), shorthands_.end(),
                                   [&](const Shorthand& shorthand) { return shorthand.name == name; });
@@ -49,7 +61,7 @@ Status Settings::GiveText(const std::string& name, const std::string& text, Orig
   const Setting* row = table_->Find(name);
   if (row == nullptr) return UnknownSetting(name, *table_);
   // A word of another program for one of our values.
-  if (const Alias* const words = table_->FindAlias(name); words != nullptr && words->setting == name) {
+  if (const Alias* const words = table_->WordsFor(name)) {
     const auto ours = Translate(*words, text);
     if (ours.ok() && *ours != text)
       return GiveAlias(*words, text, origin, source.find('=') == std::string::npos ? source + "=" + text : source);
@@ -65,8 +77,11 @@ Status Settings::Give(const std::string& name, nlohmann::json value, Origin orig
   if (const Status status = CheckValue(*row, value); !status.ok())
     return InvalidArgument("{} (given by {})", Message(status), source);
   const Entry* there = Find(name);
-  if (there != nullptr && there->origin == origin && there->alias != nullptr && there->value != value)
-    return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, name);
+  if (there != nullptr && there->origin == origin && there->alias != nullptr && there->value != value) {
+    if (GivesWay(*row, nullptr, value)) return OkStatus();
+    if (!GivesWay(*row, there->alias, there->value))
+      return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, name);
+  }
   if (there == nullptr || there->origin <= origin) entries_[name] = {std::move(value), origin, source};
   return OkStatus();
 }
@@ -80,16 +95,16 @@ Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin o
   }
   const Setting* row = table_->Find(alias.setting);
   if (row == nullptr) return UnknownSetting(alias.setting, *table_);
+  // In its words a value may be another program's: --opt=hybrid_adam.
+  if (const Alias* const words = table_->WordsFor(alias.setting); words != nullptr && words != &alias) {
+    if (auto translated = Translate(*words, *ours); translated.ok()) ours = std::move(translated);
+  }
   auto value = ValueFromText(*row, *ours);
   if (!value.ok()) return Annotate(value.status(), source);
   const Entry* there = Find(alias.setting);
   if (there != nullptr && there->origin == origin) {
-    if (there->value == *value) return OkStatus();
-    const auto is_no = [](const Alias* by, const nlohmann::json& said) {
-      return by != nullptr && !by->off.empty() && ValueText(said) == by->off;
-    };
-    if (there->alias != nullptr && is_no(&alias, *value)) return OkStatus();
-    if (!is_no(there->alias, there->value))
+    if (there->value == *value || GivesWay(*row, &alias, *value)) return OkStatus();
+    if (!GivesWay(*row, there->alias, there->value))
       return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, alias.setting);
     entries_.erase(alias.setting);
   }

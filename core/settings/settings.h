@@ -25,6 +25,7 @@ class SettingTable {
   const std::vector<Shorthand>& shorthands() const { return shorthands_; }
   const Setting* Find(const std::string& name) const;             // null: unknown
   const Alias* FindAlias(const std::string& name) const;          // however it is spelled; null: there is none
+  const Alias* WordsFor(const std::string& setting) const;        // of others for its values; null: there are none
   const Shorthand* FindShorthand(const std::string& name) const;  // null: there is none
   std::vector<std::string> Names() const;
 
@@ -46,8 +47,8 @@ class Settings {
   // value that its row does not allow.
   Status GiveText(const std::string& name, const std::string& text, Origin origin, const std::string& source);
   Status Give(const std::string& name, nlohmann::json value, Origin origin, const std::string& source);
-  // The setting that an alias stands for. InvalidArgument too where the same source gives another value for it, and
-  // where it asks for something else than what is always so.
+  // The setting that an alias stands for. InvalidArgument too where the same source gives another value for it of which
+  // neither gives way, and where it asks for something else than what is always so.
   Status GiveAlias(const Alias& alias, const std::string& text, Origin origin, const std::string& source);
   // The settings that a shorthand stands for, each as by an alias.
   Status GiveShorthand(const Shorthand& shorthand, const std::string& text, Origin origin, const std::string& source);

@@ -86,16 +86,21 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
       continue;
     }
     const Setting* row = settings.table().Find(key);
-    if (row == nullptr) {
+    const Alias* const alias = row == nullptr ? settings.table().FindAlias(key) : nullptr;
+    if (row == nullptr && alias == nullptr) {
       return InvalidArgument("{}: unknown setting {}{}", source, Printable(key),
                              DidYouMean(Printable(key), settings.table().Names()));
     }
     if (value.is_object() || value.is_null())
       return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
+    const std::string text = ValueText(value);
+    if (alias != nullptr) {
+      SY_RETURN_IF_ERROR(
+          settings.GiveAlias(*alias, text, Origin::kConfigFile, fmt::format("{}: {}={}", source, key, text)));
+      continue;
+    }
     // Text, and yes or no where a word of another program may stand for that.
-    const Alias* const words = settings.table().FindAlias(key);
-    if (value.is_string() || (value.is_boolean() && words != nullptr && words->setting == key)) {
-      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    if (value.is_string() || (value.is_boolean() && settings.table().WordsFor(key) != nullptr)) {
       SY_RETURN_IF_ERROR(settings.GiveText(key, text, Origin::kConfigFile, source));
       continue;
     }

@@ -17,7 +17,8 @@ Status TakeEnvironment(Settings& settings);
 // the likely one. Plugins read variables of their own, so that an unknown one is no error.
 std::vector<std::string> MistypedVariables(const SettingTable& table);
 
-// A JSON object of settings, with comments, such as a run's config.json. Errors begin with --config=<path>.
+// A JSON object of settings, by their names or aliases, with comments, such as a run's config.json. Errors begin with
+// --config=<path>.
 Status TakeConfigFile(const std::string& path, Settings& settings);
 
 // The properties of a run as its checkpoints keep them; places and acts that `json` may hold are passed over, since a

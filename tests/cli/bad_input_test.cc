@@ -77,7 +77,7 @@ TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {
   };
   expect("{\"lr\": 0.1,\n \"seed\" 3}", "line 2");
   expect("[1, 2]", "found array");
-  expect("{\"learning_rate\": 1}", "unknown setting learning_rate");
+  expect("{\"learn_rate\": 1}", "unknown setting learn_rate");
   expect("{\"batchsize\": 1}", "did you mean batch_size?");
   expect("{\"epochs\": \"many\"}", "\"many\" is not a value for --epochs");
   expect("{\"epochs\": null}", "null is no value");

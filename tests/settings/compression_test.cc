@@ -72,6 +72,19 @@ TEST_F(CompressionOfGradients, InOneDTypeIsThatWhateverTheSwitchOfTheOtherSays) 
   }
 }
 
+TEST_F(CompressionOfGradients, ByItsOwnNameHoldsBesideASwitchThatSaysNo) {
+  setenv("AIAK_FP16_COMPRESSION", "0", 1);
+  setenv("SWITCHYARD_ALLREDUCE_DTYPE", "bf16", 1);
+  const Status taken = TakeEnvironment(settings_);
+  unsetenv("SWITCHYARD_ALLREDUCE_DTYPE");
+  ASSERT_TRUE(taken.ok()) << Message(taken);
+  EXPECT_EQ(Sent(), "bf16");
+  settings_ = Settings(RunTable());
+  ASSERT_TRUE(Flag("fp16_compression", "false").ok());
+  ASSERT_TRUE(settings_.GiveText("allreduce_dtype", "bf16", Origin::kFlag, "--allreduce_dtype=bf16").ok());
+  EXPECT_EQ(Sent(), "bf16");
+}
+
 // As Python writes them, too; a switch of Hugging Face is no other.
 TEST_F(CompressionOfGradients, SwitchesTakeTheWordsOfOurs) {
   for (const auto& [text, sent, computed] :

@@ -224,6 +224,63 @@ TEST(RunTable, ValuesOutsideTheirRangeAreRefusedInAConfigurationToo) {
   EXPECT_THAT(Message(CheckTrainConfig(config)), testing::HasSubstr("--workers: expected at least 1, found 0"));
 }
 
+// What a setting is after these flags, or why they are refused.
+std::string After(const std::vector<std::pair<std::string, std::string>>& flags, const std::string& setting) {
+  Settings settings(RunTable());
+  for (const auto& [name, text] : flags) {
+    const std::string flag = "--" + name + "=" + text;
+    const Status given = RunTable().Find(name) != nullptr
+                             ? settings.GiveText(name, text, Origin::kFlag, flag)
+                             : settings.GiveAlias(*RunTable().FindAlias(name), text, Origin::kFlag, flag);
+    if (!given.ok()) return Message(given);
+  }
+  return ValueText(settings.Value(setting));
+}
+
+TEST(NamesOfOtherPrograms, AShareOfTheRunIsNeverACountOfUpdates) {
+  for (const auto& [theirs, ours] :
+       {std::pair{"1", "1.0"}, {"0", "0.0"}, {"0.1", "0.1"}, {".25", "0.25"}, {"1e-2", "0.01"}})
+    EXPECT_EQ(After({{"warmup_ratio", theirs}}, "warmup"), ours);
+  for (const char* wrong : {"5", "-0.1", "nan", "20e"})
+    EXPECT_THAT(After({{"warmup_ratio", wrong}}, "warmup"),
+                testing::HasSubstr("expected a number from 0 to 1, which Hugging Face calls warmup_ratio"));
+}
+
+TEST(NamesOfOtherPrograms, ADefaultOfTheirsGivesWayToTheValueBesideIt) {
+  for (const auto& [none, said, setting, value] :
+       {std::tuple{std::pair{"warmup_ratio", "0.0"}, std::pair{"warmup_steps", "100"}, "warmup", "100"},
+        {{"warmup_ratio", "0"}, {"warmup", "100"}, "warmup", "100"},
+        {{"warmup_steps", "0"}, {"warmup_ratio", "0.1"}, "warmup", "0.1"},
+        {{"max_steps", "-1"}, {"steps", "7"}, "steps", "7"}}) {
+    EXPECT_EQ(After({none, said}, setting), value) << none.first;
+    EXPECT_EQ(After({said, none}, setting), value) << said.first;
+  }
+  EXPECT_THAT(After({{"warmup_ratio", "0.1"}, {"warmup_steps", "100"}}, "warmup"),
+              testing::HasSubstr("both set --warmup"));
+}
+
+TEST(NamesOfOtherPrograms, StepsOfMinusOneTakeBackWhatAFileSays) {
+  Settings settings(RunTable());
+  ASSERT_TRUE(settings.GiveText("steps", "9", Origin::kConfigFile, "file").ok());
+  const Status given = settings.GiveAlias(*RunTable().FindAlias("max_steps"), "-1", Origin::kFlag, "--max_steps=-1");
+  ASSERT_TRUE(given.ok()) << Message(given);
+  EXPECT_FALSE(settings.Has("steps"));
+  EXPECT_EQ(After({{"max_steps", "12"}}, "steps"), "12");
+  EXPECT_THAT(After({{"max_steps", "-2"}}, "steps"), testing::HasSubstr("--steps: expected at least 1, found -2"));
+}
+
+TEST(NamesOfOtherPrograms, WordsForASettingsValuesServeItsOtherNames) {
+  for (const char* name : {"optimizer", "opt"}) {
+    for (const char* word : {"hybrid_adam", "HybridAdam", "CPUAdam", "FusedAdam", "adamw"})
+      EXPECT_EQ(After({{name, word}}, "optimizer"), "adamw") << name << " " << word;
+    EXPECT_EQ(After({{name, "sgd"}}, "optimizer"), "sgd");
+  }
+  for (const char* name : {"collective", "dist_backend"}) {
+    EXPECT_EQ(After({{name, "gloo"}}, "collective"), "tcp") << name;
+    EXPECT_EQ(After({{name, "mpi"}}, "collective"), "mpi") << name;
+  }
+}
+
 struct Meaning {
   std::string precision, amp, loss_scale;
   double of_device;  // its static loss scale

@@ -143,6 +143,48 @@ TEST_F(AliasesOfAStart, ASettingsOwnNameTakesWordsOfOthersForItsValues) {
   EXPECT_EQ(of_file.Get<std::string>("schedule"), "linear");
 }
 
+TEST_F(AliasesOfAStart, AreKeysOfAConfigFile) {
+  const std::string path = testing::TempDir() + "aliases.json";
+  std::ofstream(path) << R"({"learning-rate": 0.5, "sched": "cos", "THEIR_SEED": 4, "static_graph": true})";
+  const Status taken = TakeConfigFile(path, settings_);
+  ASSERT_TRUE(taken.ok()) << Message(taken);
+  EXPECT_EQ(settings_.Get<float>("lr"), 0.5f);
+  EXPECT_EQ(settings_.OriginOf("lr"), Origin::kConfigFile);
+  EXPECT_EQ(settings_.Get<std::string>("schedule"), "cosine");
+  EXPECT_EQ(settings_.Get<uint64_t>("seed"), 40u);
+  EXPECT_EQ(settings_.Translated().at("lr"), "--config=" + path + ": learning-rate=0.5 (theirs)");
+  EXPECT_EQ(settings_.AlwaysSo().size(), 1u);
+  std::ofstream(path) << R"({"learning_rate": 0.5, "lr": 0.25})";
+  EXPECT_THAT(Message(TakeConfigFile(path, settings_ = Settings(table_))),
+              AllOf(HasSubstr(path + ": learning_rate=0.5"), HasSubstr("both set --lr")));
+  std::ofstream(path) << R"({"learning_rate": null})";
+  EXPECT_THAT(Message(TakeConfigFile(path, settings_)), HasSubstr("null is no value for the setting learning_rate"));
+}
+
+// As --amp, which says that there is a level, beside --opt_level, which says which.
+TEST(ABareFlag, LeavesTheChoiceToAnAliasThatMakesIt) {
+  const SettingTable table(
+      {Describe<std::optional<std::string>>(
+          "amp", "Precision", {.help = "level", .choices = {"O1", "O2"}, .word = "on", .bare = "on"}, std::nullopt)},
+      {{.name = "opt_level", .of = "theirs", .setting = "amp"}});
+  const auto level = [&](const std::vector<std::string>& given) -> std::string {
+    Settings settings(table);
+    for (const std::string& flag : given) {
+      const std::string value = flag.substr(flag.find('=') + 1);
+      const Status taken = flag.starts_with("--amp")
+                               ? settings.GiveText("amp", value, Origin::kFlag, flag)
+                               : settings.GiveAlias(table.aliases()[0], value, Origin::kFlag, flag);
+      if (!taken.ok()) return Message(taken);
+    }
+    return *settings.Get<std::string>("amp");
+  };
+  EXPECT_EQ(level({"--amp=on", "--opt_level=O2"}), "O2");
+  EXPECT_EQ(level({"--opt_level=O2", "--amp=on"}), "O2");
+  EXPECT_EQ(level({"--amp=on"}), "on");
+  EXPECT_THAT(level({"--amp=O1", "--opt_level=O2"}), HasSubstr("--amp=O1 and --opt_level=O2 both set --amp"));
+  EXPECT_THAT(level({"--opt_level=O2", "--amp=O1"}), HasSubstr("--opt_level=O2 and --amp=O1 both set --amp"));
+}
+
 class ShorthandsOfAStart : public testing::Test {
  protected:
   Status Give(const std::string& text) {
