@@ -193,6 +193,32 @@ TEST_F(RunSettings, NamesOfOtherProgramsTrainAndTheBannerSaysWhatTheyAre) {
   ExpectRefused(Run(SmallTraining("--opt_level=O1 --amp=O2")), {"--opt_level=O1 and --amp=O2 both set --amp"});
 }
 
+// The switch of one program beside the level of another.
+TEST_F(RunSettings, ABareAmpTakesTheLevelThatAnAliasSays) {
+  for (const char* both : {"--amp --opt-level O2", "--opt_level=O2 --amp"})
+    ExpectShown("train --dataset=shapes --device=cpu --loss-scale=1024 " + std::string(both),
+                {{"amp", {"O2", "flag: --opt_level=O2 (apex)"}}});
+}
+
+// As people type them who come from parsers that want a word behind every flag.
+TEST_F(RunSettings, ASwitchTakesAYesOrNoBehindASpace) {
+  ExpectShown(
+      "train --dataset=shapes --device=cpu --opt-level O3 --keep-batchnorm-fp32 True --loss-scale 128.0 "
+      "--fused_optimizer 0 --sync_batchnorm false --fp16 True --pin_memory True --static_graph 1 "
+      "--show_settings yes --nodownload",
+      {{"keep_batchnorm_fp32", {"true", "flag"}},
+       {"fused_optimizer", {"false", "flag"}},
+       {"sync_batchnorm", {"false", "flag"}},
+       {"precision", {"fp16", "flag: --fp16=True (Hugging Face)"}},
+       {"pin_memory", {"1", "flag: --pin_memory=True (PyTorch)"}},
+       {"download", {"false", "flag"}}});
+  ExpectRefused(Run("train --fp16 maybe"), {"found \"maybe\" behind --fp16; if it is its value, type --fp16=maybe"});
+  ExpectRefused(Run("train --nodownload true"), {"found \"true\" behind --nodownload"});
+  ExpectRefused(Run("train --lr 0.1 0.2"), {"expected flags alone, which begin with --, found \"0.2\"\n"});
+  // Where files may follow, a word behind a switch is one.
+  ExpectRefused(Run("predict --checkpoint=none --ema 1"), {"cannot read 1: "});
+}
+
 // What another program lets one choose and this one does not is said where it is asked for, or refused.
 TEST_F(RunSettings, WhatIsAlwaysSoMayBeAskedForInTheWordsOfOthers) {
   ExpectSuccess(

@@ -6,6 +6,7 @@
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
+#include "absl/strings/numbers.h"
 #include "core/base/environment.h"
 #include "core/base/names.h"
 #include "core/base/text.h"
@@ -93,6 +94,7 @@ Status SetOwn(absl::CommandLineFlag& flag, const std::string& value, const std::
 struct Typed {
   std::string name, value;
   bool has_value = false;
+  bool is_switch = false;  // whose value is what it means without one
 };
 
 Typed TakeApart(const std::string& argument, const Accepted& accepted) {
@@ -108,11 +110,32 @@ Typed TakeApart(const std::string& argument, const Accepted& accepted) {
   if (typed.has_value) return typed;
   if (accepted.IsSwitch(typed.name)) {
     typed.value = "true";
-    typed.has_value = true;
+    typed.has_value = typed.is_switch = true;
   } else if (!accepted.Knows(typed.name) && typed.name.starts_with("no") && accepted.IsSwitch(typed.name.substr(2))) {
     typed = {typed.name.substr(2), "false", true};
   }
   return typed;
+}
+
+bool IsYesOrNo(const std::string& word) {
+  bool on = false;
+  return absl::SimpleAtob(word, &on);
+}
+
+// Of a setting that may stand without a value: whether `word` behind it is one.
+bool IsChoice(const Setting& row, const std::string& word) {
+  const Alias* const words = RunTable().WordsFor(row.name);
+  return std::find(row.choices.begin(), row.choices.end(), word) != row.choices.end() ||
+         (words != nullptr && Translate(*words, word).ok());
+}
+
+// Of the argument i, which is neither a flag nor the value of one.
+Status NoFlag(const std::vector<std::string>& arguments, size_t i) {
+  const std::string word = Printable(arguments[i]), before = i > 0 ? Printable(arguments[i - 1]) : "";
+  const bool may_have_one = before.starts_with("--") && before != "--" && before.find('=') == std::string::npos;
+  return InvalidArgument(
+      "expected flags alone, which begin with --, found \"{}\"{}", word,
+      may_have_one ? fmt::format(" behind {0}; if it is its value, type {0}={1}", before, word) : "");
 }
 
 }  // namespace
@@ -121,6 +144,7 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
   const Accepted accepted(flags);
   CommandLine line = {{}, false, Settings(RunTable())};
   std::set<std::string> own_given;
+  Status stray = OkStatus();
   const auto take = [&](const Typed& typed, const std::string& source) {
     if (accepted.Row(typed.name) != nullptr)
       return line.settings.GiveText(typed.name, typed.value, Origin::kFlag, source);
@@ -134,26 +158,29 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (argument == "--") {
+      if (stray.ok() && i + 1 < arguments.size()) stray = NoFlag(arguments, i + 1);
       line.positional.insert(line.positional.end(), arguments.begin() + static_cast<long>(i) + 1, arguments.end());
       break;
     }
     if (argument == "-h" || argument == "--help") {
       line.help = true;
     } else if (!argument.starts_with("-") || argument == "-") {
+      if (stray.ok()) stray = NoFlag(arguments, i);
       line.positional.push_back(argument);
     } else {
       Typed typed = TakeApart(argument, accepted);
       if (!accepted.Knows(typed.name)) return accepted.Unknown(typed.name);
       const Setting* const row = accepted.Row(typed.name);
       const bool follows = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
-      if (!typed.has_value && row != nullptr && !row->bare.empty() &&
-          !(follows && std::find(row->choices.begin(), row->choices.end(), arguments[i + 1]) != row->choices.end()))
+      if (!typed.has_value && row != nullptr && !row->bare.empty() && !(follows && IsChoice(*row, arguments[i + 1])))
         typed = {typed.name, row->bare, true};
+      if (typed.is_switch && !flags.files && follows && IsYesOrNo(arguments[i + 1])) typed.has_value = false;
       if (!typed.has_value && !follows) return InvalidArgument("--{} needs a value", typed.name);
       if (!typed.has_value) typed.value = arguments[++i];
       SY_RETURN_IF_ERROR(take(typed, argument));
     }
   }
+  if (!flags.files && !line.help && !stray.ok()) return stray;
   for (const std::string& name : accepted.own()) {
     const std::string variable = VariableOf(name);
     if (const auto value = Environment(variable); value && !own_given.contains(name))

@@ -15,6 +15,7 @@ struct AcceptedFlags {
   std::vector<std::string> own;            // flags of flags.h
   bool settings = false;                   // all settings, --config and --show_settings too
   std::vector<std::string> some_settings;  // else these
+  bool files = false;                      // arguments that are no flags
 };
 
 struct CommandLine {
@@ -24,8 +25,9 @@ struct CommandLine {
 };
 
 // Takes "--name=value", "--name value", "--flag" (switches, and settings with a bare value) and "--noflag"; "--" ends
-// the flags. An unknown flag is an error with a suggestion. Then the environment and the --config file say what the
-// command line left open; of two settings that exclude each other the one from nearer stays.
+// the flags. A switch takes a value behind a space ("--flag True") where nothing but a flag may follow, so not in a
+// command that takes files. An unknown flag is an error with a suggestion. Then the environment and the --config file
+// say what the command line left open; of two settings that exclude each other the one from nearer stays.
 StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments, const AcceptedFlags& accepted);
 
 // One line "  --name  help [default]" for each flag of a command.

@@ -67,14 +67,14 @@ const std::vector<Command>& Commands() {
        "Where the model says a class for every pixel, writes NAME_mask.png beside each image, or into --output=FOLDER: "
        "of the image's size, its numbers are classes. Of volumes, NAME_mask in the format that came in. Files of such "
        "names (and *_overlay.png) are left out of folders, and without --output no file is written over.\n",
-       {{"checkpoint", "ema", "top", "overlay", "json"}, true},
+       {{"checkpoint", "ema", "top", "overlay", "json"}, true, {}, true},
        PredictCommand},
       {"export",
        "FOLDER --checkpoint=RUN",
        "write trained weights as Hugging Face or timm load them",
        "Writes model.safetensors, config.json and, for Hugging Face, preprocessor_config.json.\n"
        "A checkpoint's own folder is in Hugging Face's form already.\n",
-       {{"checkpoint", "ema", "names"}, true},
+       {{"checkpoint", "ema", "names"}, true, {}, true},
        ExportCommand},
       {"plot",
        "FOLDER... [--to=FOLDER --html]",
@@ -85,7 +85,7 @@ const std::vector<Command>& Commands() {
        "A log that is missing or broken is named, and the others are drawn.\n"
        "2+ epochs: two and a part of a third, where the log does not say how long an epoch is.\n"
        "--html adds a page; that of a single run shows validation samples with its predictions (--data says where).\n",
-       {{"to", "html"}, true},
+       {{"to", "html"}, true, {}, true},
        PlotCommand},
       {"launch",
        "--nproc_per_node=N [--max_restarts=R] [--nnodes=M|MIN:MAX --node_rank=I --master_addr=HOST --master_port=P "
@@ -276,11 +276,6 @@ int Main(const std::vector<std::string>& arguments) {
   if (line->help) {
     fmt::print("{}", HelpOf(*command));
     return 0;
-  }
-  if (!line->positional.empty() && std::strstr(command->arguments, "FILE") == nullptr &&
-      std::strstr(command->arguments, "FOLDER") == nullptr) {
-    return FailAsRank(
-        InvalidArgument("{} takes flags only, found \"{}\"; flags begin with --", name, line->positional[0]));
   }
   const Status status = command->run(*line);
   return status.ok() ? 0 : FailAsRank(status);
