@@ -521,9 +521,10 @@ TEST_F(Commands, PlotKeepsChartsApartWhoseTagsAreNearlyOneFileName) {
 }
 
 TEST_F(Commands, BenchComparesConfigurationsAndNamesTheOneThatFails) {
-  const std::string bench = "bench --model=mlp --width=16 --batch_size=4 --steps=3 --device=cpu --nproc_per_node=2 ";
+  const std::string bench = "bench --model=mlp --width=16 --batch_size=4 --steps=3 --device=cpu ";
   const CommandResult compared =
-      Run(bench + "--compare=single,ddp,ddp:optimizer=nothing,ddp:O1:precision=bf16,dp,dp:tp=2 --json 2>/dev/null");
+      Run(bench + "--compare=single,ddp,ddp:optimizer=nothing,ddp:O1:precision=bf16,dp,dp:tp=2 --json 2>/dev/null",
+          Start::kAlone, "SWITCHYARD_NPROC_PER_NODE=2 SWITCHYARD_MASTER_ADDR=here");
   EXPECT_EQ(compared.code, 1) << "one failed";
   const nlohmann::json rows = nlohmann::json::parse(compared.output, nullptr, false);
   ASSERT_EQ(rows.size(), 6u) << compared.output;
@@ -536,7 +537,8 @@ TEST_F(Commands, BenchComparesConfigurationsAndNamesTheOneThatFails) {
     EXPECT_EQ(rows[row].at("updates"), 9) << "three rounds of three";
     EXPECT_GT(rows[row].at("images_per_s"), 0);
   }
-  ExpectRefused(Run(bench), {"give --compare=ddp with it", "switchyard launch --nproc_per_node=2 bench"});
+  ExpectRefused(Run(bench + "--nproc_per_node=2"),
+                {"give --compare=ddp with it", "switchyard launch --nproc_per_node=2 bench"});
   ExpectRefused(Run(bench + "--compare=fsdp"), {"--compare=fsdp: expected dp"});
 }
 

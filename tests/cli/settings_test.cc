@@ -335,6 +335,28 @@ TEST_F(RunSettings, PlacesThatScriptsAppendHaveToBeTheRanks) {
   ExpectSuccess(Run(SmallTraining("--suffix=b --addr=here")), {"--master_addr has no effect with one rank"});
 }
 
+TEST_F(RunSettings, PlacesOfAStartAreVariablesToo) {
+  const std::string place = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 ";
+  ExpectShown(SmallTraining(),
+              {{"local_rank", {"0", "environment: SWITCHYARD_LOCAL_RANK"}},
+               {"nproc_per_node", {"1", "environment: SWITCHYARD_NPROC_PER_NODE"}},
+               {"master_addr", {"here", "environment: SWITCHYARD_MASTER_ADDR"}}},
+              place + "SWITCHYARD_LOCAL_RANK=0 SWITCHYARD_NPROC_PER_NODE=1 SWITCHYARD_MASTER_ADDR=here");
+  ExpectRefused(Run(SmallTraining(), Start::kAlone, place + "SWITCHYARD_LOCAL_RANK=1"), {"--local_rank=1, but this"});
+  ExpectRefused(Run(SmallTraining(), Start::kAlone, place + "MASTER_ADDR=here SWITCHYARD_MASTER_ADDR=there"),
+                {"--master_addr=there, but MASTER_ADDR=here"});
+  // A shell may keep it for its launches.
+  ExpectSuccess(Run(SmallTraining("--show_settings"), Start::kAlone, "SWITCHYARD_NPROC_PER_NODE=4"),
+                {"SWITCHYARD_NPROC_PER_NODE=4 changes nothing here: this node has one rank of this run"});
+  // Launchers read them, and the ranks are where these say.
+  const std::string ranks = "launch bash -c \"echo \\$WORLD_SIZE at \\$SWITCHYARD_ADDR\\$SWITCHYARD_MASTER_ADDR.\"";
+  for (const char* address : {"SWITCHYARD_ADDR", "SWITCHYARD_MASTER_ADDR"})
+    ExpectSuccess(Run(ranks, Start::kAlone, address + std::string("=there SWITCHYARD_NPROC_PER_NODE=2")), {"2 at ."});
+  ExpectRefused(Run("launch --nnodes=2 --node_rank=1 --master_port=1 --rdzv_timeout=1 true", Start::kAlone,
+                    "SWITCHYARD_TOKEN=a_secret_of_this_test SWITCHYARD_ADDR=127.0.0.9"),
+                {"127.0.0.9"});
+}
+
 TEST_F(RunSettings, TheConfigOfARunOnOneRankServesFour) {
   ExpectSuccess(Run(SmallTraining("--batch_size=16")));
   const std::string config = "--config=run/mlp/shapes/a/run/config.json";

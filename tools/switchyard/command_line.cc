@@ -182,14 +182,20 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
   }
   if (!flags.files && !line.help && !stray.ok()) return stray;
   for (const std::string& name : accepted.own()) {
-    const std::string variable = VariableOf(name);
-    if (const auto value = Environment(variable); value && !own_given.contains(name))
-      SY_RETURN_IF_ERROR(SetOwn(*accepted.Own(name), *value, variable));
+    std::vector<std::string> variables = {VariableOf(name)};
+    for (const Alias& alias : RunTable().aliases()) {
+      if (alias.setting == name) variables.push_back(VariableOf(alias));
+    }
+    for (const std::string& variable : variables) {
+      if (const auto value = Environment(variable); value && own_given.insert(name).second)
+        SY_RETURN_IF_ERROR(SetOwn(*accepted.Own(name), *value, variable));
+    }
   }
   if (!flags.settings) return line;
   SY_RETURN_IF_ERROR(TakeEnvironment(line.settings));
   if (const std::string path = absl::GetFlag(FLAGS_config); !path.empty())
     SY_RETURN_IF_ERROR(TakeConfigFile(path, line.settings));
+  for (const std::string& name : accepted.own()) line.settings.Forget(name);  // a setting of other commands
   line.settings.ResolveYields();
   return line;
 }

@@ -54,7 +54,7 @@ StatusOr<Configuration> Parse(const std::string& text, int ranks) {
 std::vector<std::string> FlagsOf(const Settings& settings) {
   std::vector<std::string> flags;
   for (const Setting& row : settings.table().rows()) {
-    if (!settings.IsGiven(row.name)) continue;
+    if (!settings.IsGiven(row.name) || row.name == "master_addr") continue;  // where ranks meet their launcher says
     const nlohmann::json& value = settings.Value(row.name);
     std::vector<std::string> words;
     for (const nlohmann::json& part : value.is_array() ? value : nlohmann::json::array({value}))
@@ -78,8 +78,8 @@ Status Measure(Configuration& c, const std::vector<std::string>& given) {
   const std::string program = ProgramFolder() + "/switchyard";
   std::vector<std::string> command = {program};
   if (c.launched) command.insert(command.end(), {"launch", fmt::format("--nproc_per_node={}", c.ranks)});
-  command.insert(command.end(),
-                 {"bench", "--json", fmt::format("--warmup_steps={}", absl::GetFlag(FLAGS_warmup_steps))});
+  command.insert(command.end(), {"bench", "--json", "--nproc_per_node=1",
+                                 fmt::format("--warmup_steps={}", absl::GetFlag(FLAGS_warmup_steps))});
   // What the configuration says stands in for what was given for all.
   for (const std::string& flag : given) {
     const std::string name = flag.substr(0, flag.find('=') + 1);

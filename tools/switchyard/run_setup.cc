@@ -85,7 +85,7 @@ StatusOr<DeviceChoice> DeviceOf(const TrainConfig& c, const ProcessMap& processe
 }
 
 // What scripts for other launchers append: it has to be what this process is.
-Status CheckTypedPlace(const TrainConfig& c, const ProcessMap& processes) {
+Status CheckTypedPlace(const TrainConfig& c, const ProcessMap& processes, Origin nproc_said_by) {
   if (c.local_rank && *c.local_rank >= 0 && *c.local_rank != processes.local_rank) {
     return InvalidArgument("--local_rank={}, but this process is local rank {} of {} (started by {}); {}",
                            *c.local_rank, processes.local_rank, processes.local_world, processes.launcher,
@@ -94,14 +94,23 @@ Status CheckTypedPlace(const TrainConfig& c, const ProcessMap& processes) {
                                : "leave it out");
   }
   if (!c.nproc_per_node || *c.nproc_per_node == processes.local_world) return OkStatus();
+  const std::string there = processes.local_world == 1 ? "one rank" : fmt::format("{} ranks", processes.local_world);
+  if (nproc_said_by == Origin::kEnvironment) {  // may be meant for launches from the same shell
+    if (processes.rank == 0) {
+      LogWarning(
+          "SWITCHYARD_NPROC_PER_NODE={} changes nothing here: this node has {} of this run (started by {}), and it is "
+          "`switchyard launch` that starts as many",
+          *c.nproc_per_node, there, processes.launcher);
+    }
+    return OkStatus();
+  }
   if (c.mode == "dp")
     return InvalidArgument("--nproc_per_node={0} with --mode=dp, which is one process; --devices={0} is what it drives",
                            *c.nproc_per_node);
   return InvalidArgument(
       "--nproc_per_node={}, but this node has {} of this run (started by {}); `switchyard launch --nproc_per_node={} "
       "train …` starts as many",
-      *c.nproc_per_node, processes.local_world == 1 ? "one rank" : fmt::format("{} ranks", processes.local_world),
-      processes.launcher, *c.nproc_per_node);
+      *c.nproc_per_node, there, processes.launcher, *c.nproc_per_node);
 }
 
 Status CheckMasterAddress(const TrainConfig& c) {
@@ -119,7 +128,7 @@ StatusOr<ProcessMap> RanksOf(const Settings& settings) {
   const TrainConfig c = ConfigOf(settings);
   SY_RETURN_IF_ERROR(CheckMasterAddress(c));
   SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment(c.master_addr.value_or("")));
-  SY_RETURN_IF_ERROR(CheckTypedPlace(c, processes));
+  SY_RETURN_IF_ERROR(CheckTypedPlace(c, processes, settings.OriginOf("nproc_per_node")));
   if (c.mode != "dp") return processes;
   if (processes.world > 1) {
     return InvalidArgument(

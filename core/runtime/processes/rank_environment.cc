@@ -42,7 +42,10 @@ std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodeP
                           name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "SWITCHYARD_MASTER_SOCKET" ||
                           name == "SWITCHYARD_LAUNCH_REPORT" || name == kRestartedRun || name == "SWITCHYARD_TOKEN" ||
                           name == "SWITCHYARD_TOKEN_FILE";
-    if (!replaced) variables.push_back(text);
+    // What the launcher has read itself: ranks of the same names would hold it against the variables below.
+    const bool read =
+        name == "SWITCHYARD_NPROC_PER_NODE" || name == "SWITCHYARD_MASTER_ADDR" || name == "SWITCHYARD_ADDR";
+    if (!replaced && !read) variables.push_back(text);
   }
   const auto set = [&](const char* name, const auto& value) { variables.push_back(fmt::format("{}={}", name, value)); };
   set("RANK", place.first_rank + local_rank);
