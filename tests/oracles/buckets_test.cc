@@ -1,10 +1,14 @@
 // Gradients that are integers have exact sums in any order, so that everything that data parallelism does to them can
-// be checked bit for bit: any bucket size gives the sum over the ranks, and accumulation with one round equals syncing
-// every micro-step.
+// be checked bit for bit: any bucket size gives the sum over the ranks, node by node or at once, and accumulation with
+// one round equals syncing every micro-step.
+#include <algorithm>
+
 #include "core/graph/gradients.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/parallel/data_parallel.h"
+#include "core/parallel/hierarchical_all_reduce.h"
+#include "core/parallel/mesh.h"
 #include "core/plan/plan.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
@@ -54,6 +58,7 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use, DType dtype) {
   for (size_t p = 0; p < kSizes.size(); ++p) pairs.push_back({parameters[p], gradients[p]});
   options.world = SharedWorld().size();
   options.rank = SharedWorld().rank();
+  options.group = kDataGroup;
   if (options.world == 1) options.share = Share::kNothing;
   const Buckets buckets = AddDataParallel(graph, pairs, options, use);
   OptimizerOptions sgd;
@@ -67,7 +72,8 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use, DType dtype) {
       for (const SharedBucket& bucket : buckets.shared) sums.push_back(graph.value(bucket.sums));
     }
     AddOptimizer(graph, pairs, ops::SquaredNorm(sums), sgd, 1, {},
-                 {options.world, options.rank, options.group, {{options.world, options.group}}, buckets.shared});
+                 {options.world, PartOfRank(options.nodes, options.rank), options.group,
+                  GathersOfParts(options.nodes, options.rank, options.world), buckets.shared});
   }
   return graph;
 }
@@ -76,7 +82,7 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use, DType dtype) {
 class Round {
  public:
   Status Make(const DataParallelOptions& options, const std::vector<BucketUse>& uses, bool overlap = true,
-              Integers integers = {}) {
+              Integers integers = {}, const GroupCommunicators& groups = SharedWorld().communicator.get()) {
     World& world = SharedWorld();
     integers_ = integers;
     kernels_ = std::make_unique<KernelCache>(*world.device, KernelOptions{});
@@ -89,7 +95,7 @@ class Round {
     }
     SY_ASSIGN_OR_RETURN(memory_, Memory::Allocate(*layout_, *world.device, world.communicator.get()));
     for (const auto& plan : plans_) {
-      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, world.communicator.get()));
+      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, groups));
       instances_.push_back(std::move(instance));
     }
     SY_ASSIGN_OR_RETURN(stream_, world.device->NewStream());
@@ -279,6 +285,39 @@ TEST_P(BucketSize, AndWhoUpdatesDoNotChangeABit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Bytes, BucketSize, ::testing::Values(4, 5000, 1 << 20));
+
+// Sums node by node, of nodes of equal and of unequal size, are those at once: of whole buckets, and of the parts of
+// ranks that share the update, or the sums too. What halves hold of a sum's integers, they hold of its parts.
+TEST(NodeByNodeSums, HaveTheBitsOfSumsAtOnce) {
+  World& world = SharedWorld();
+  if (world.size() < 3) GTEST_SKIP() << "3 ranks or more make nodes of several";
+  for (const int first_of_second : {world.size() / 2, world.size() - 1}) {
+    std::vector<int> nodes(static_cast<size_t>(world.size()), 0);
+    std::fill(nodes.begin() + first_of_second, nodes.end(), 1);
+    const auto groups = GroupsOf({.data = world.size(), .nodes = nodes}, world.rank());
+    ASSERT_TRUE(groups.ok()) << Message(groups.status());
+    const auto communicators = world.CommunicatorsOf(*groups);
+    ASSERT_TRUE(communicators.ok()) << Message(communicators.status());
+    for (const Share share : {Share::kNothing, Share::kUpdate, Share::kSums}) {
+      for (const auto& [wire, exact] :
+           {std::pair<DType, int64_t>{DType::kF32, 1 << 20}, {DType::kF16, 2048}, {DType::kBF16, 256}}) {
+        SCOPED_TRACE(
+            fmt::format("nodes {}, share {}, {}", fmt::join(nodes, " "), static_cast<int>(share), NameOf(wire)));
+        DataParallelOptions options{.bucket_bytes = 20000, .wire = wire, .share = share};
+        options.nodes = nodes;
+        Round round;
+        const Status made = round.Make(options, {{false, false}, {true, true}}, true,
+                                       {DType::kF32, exact / (world.size() * 2)}, *communicators);
+        ASSERT_TRUE(made.ok()) << Message(made);
+        for (int64_t a = 0; a < 2; ++a) {
+          const Status ran = round.Run(static_cast<size_t>(a), a);
+          ASSERT_TRUE(ran.ok()) << Message(ran);
+        }
+        ExpectExactSums(round, 2);
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace switchyard
