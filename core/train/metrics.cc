@@ -37,8 +37,9 @@ Status MetricsWriter::Write(const MetricsRecord& record) { return file_.Append(L
 namespace {
 
 // damaged: gets the errors of lines that are none, which are left out; null: the first of them is returned.
-StatusOr<std::vector<MetricsRecord>> ReadRecords(const std::string& path, std::vector<Status>* damaged) {
+StatusOr<std::vector<MetricsRecord>> ReadRecords(const std::string& path, std::vector<Status>* damaged, bool* torn) {
   SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestLog));
+  if (torn != nullptr) *torn = !text.empty() && text.back() != '\n';
   std::vector<MetricsRecord> records;
   JsonRules rules;
   rules.bytes = kLargestLine;
@@ -62,12 +63,14 @@ StatusOr<std::vector<MetricsRecord>> ReadRecords(const std::string& path, std::v
 
 }  // namespace
 
-StatusOr<std::vector<MetricsRecord>> ReadMetrics(const std::string& path) { return ReadRecords(path, nullptr); }
+StatusOr<std::vector<MetricsRecord>> ReadMetrics(const std::string& path, bool* torn) {
+  return ReadRecords(path, nullptr, torn);
+}
 
 Status DropMetricsAfter(const Folder& folder, const std::string& name, int64_t step) {
   if (!folder.Has(name)) return OkStatus();
   std::vector<Status> damaged;
-  SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadRecords(folder.PathOf(name), &damaged));
+  SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadRecords(folder.PathOf(name), &damaged, nullptr));
   if (!damaged.empty()) LogWarning("{}; {} such lines of the log are dropped", Message(damaged[0]), damaged.size());
   std::string kept;
   for (const MetricsRecord& record : records) {

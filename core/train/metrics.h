@@ -31,8 +31,9 @@ class MetricsWriter {
   GrowingFile file_;
 };
 
-// All records. A torn last line is left out; any other line that is not a JSON object is DataLoss naming file and line.
-StatusOr<std::vector<MetricsRecord>> ReadMetrics(const std::string& path);
+// All records. A torn last line is left out, and *torn says whether there is one; any other line that is not a JSON
+// object is DataLoss naming file and line.
+StatusOr<std::vector<MetricsRecord>> ReadMetrics(const std::string& path, bool* torn = nullptr);
 
 // Drops records whose "step" is greater than `step`: before a run resumes from there. A missing file is fine.
 Status DropMetricsAfter(const Folder& folder, const std::string& name, int64_t step);

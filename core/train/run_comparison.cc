@@ -48,8 +48,11 @@ StatusOr<LoggedRun> ReadRun(const fs::path& folder) {
     run.tag = tag.filename().string();
     run.name = (suffix.filename() / folder.filename()).string();
   }
-  SY_ASSIGN_OR_RETURN(run.records, ReadMetrics(run.folder + "/" + kLog));
-  if (run.records.empty()) return DataLoss("{}/{}: nothing was logged", run.folder, kLog);
+  const std::string log = run.folder + "/" + kLog;
+  bool torn = false;
+  SY_ASSIGN_OR_RETURN(run.records, ReadMetrics(log, &torn));
+  if (torn) run.warning = log + ": its last line is torn and left out";
+  if (run.records.empty()) return DataLoss("{}: nothing was logged", log);
   return run;
 }
 

@@ -20,6 +20,7 @@ struct LoggedRun {
   std::string name;        // the rest of its path: "baseline/run"
   nlohmann::json config;   // its settings
   std::vector<MetricsRecord> records;
+  std::string warning;  // a sentence that names the file where something of its log is missing; "": nothing is
 };
 
 struct FoundRuns {

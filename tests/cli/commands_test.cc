@@ -520,6 +520,18 @@ TEST_F(Commands, PlotKeepsChartsApartWhoseTagsAreNearlyOneFileName) {
     EXPECT_TRUE(std::filesystem::exists(In(std::string("report/") + name + ".png"))) << name;
 }
 
+TEST_F(Commands, PlotNamesALogWhoseLastLineIsTornAndGoesOn) {
+  const std::string log = In("a/run/0/log/metrics.jsonl");
+  std::filesystem::create_directories(In("a/run/0/log"));
+  std::ofstream(In("a/run/config.json")) << R"({"model": "mlp", "dataset": "shapes"})";
+  std::ofstream(log) << "{\"step\":1,\"loss\":1}\n";
+  EXPECT_THAT(Run("plot a/run a --to=report").output, testing::Not(HasSubstr("torn")));
+  std::ofstream(log, std::ios::app) << "{\"step\":2,\"lo";
+  const CommandResult result = Run("plot a/run a --to=report");
+  ExpectSuccess(result, {"a/run/0/log/metrics.jsonl: its last line is torn"});
+  EXPECT_EQ(result.output.find("torn"), result.output.rfind("torn")) << "once";
+}
+
 TEST_F(Commands, BenchComparesConfigurationsAndNamesTheOneThatFails) {
   const std::string bench = "bench --model=mlp --width=16 --batch_size=4 --steps=3 --device=cpu ";
   const CommandResult compared =

@@ -27,9 +27,13 @@ TEST_F(MetricsTest, WritesOneObjectPerLineInTheGivenOrder) {
 
 TEST_F(MetricsTest, ReadsPastATornLastLineWhichTheNextWriterCutsOff) {
   WriteText(In("m.jsonl"), "{\"step\":1}\n{\"step\":2}\n{\"st");
-  ASSERT_EQ(ReadMetrics(In("m.jsonl"))->size(), 2u);
+  bool torn = false;
+  ASSERT_EQ(ReadMetrics(In("m.jsonl"), &torn)->size(), 2u);
+  EXPECT_TRUE(torn);
   auto writer = MetricsWriter::Open(*Folder::Open(In("")), "m.jsonl");
   ASSERT_TRUE(writer->Write({{"step", 3}}).ok());
+  ASSERT_EQ(ReadMetrics(In("m.jsonl"), &torn)->size(), 3u);
+  EXPECT_FALSE(torn);
   EXPECT_EQ(ReadText(In("m.jsonl")), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
 }
 

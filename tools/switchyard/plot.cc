@@ -75,6 +75,9 @@ Status PlotCommand(const CommandLine& line) {
   const auto again = std::unique(found.runs.begin(), found.runs.end(),
                                  [](const auto& a, const auto& b) { return a.folder == b.folder; });
   found.runs.erase(again, found.runs.end());
+  for (const LoggedRun& run : found.runs) {
+    if (!run.warning.empty()) LogWarning("{}", run.warning);
+  }
   TellApart(found.runs);
   if (found.runs.empty()) {
     return NotFound("{}: no run whose log can be read; a run is a folder with config.json and 0/log/metrics.jsonl",
