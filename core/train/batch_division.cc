@@ -22,45 +22,79 @@ std::vector<int64_t> DivisorsOf(int64_t number) {
 
 }  // namespace
 
+std::string Alternatives(const std::vector<int64_t>& numbers) {
+  if (numbers.size() < 2) return fmt::format("{}", fmt::join(numbers, ""));
+  return fmt::format("{} or {}", fmt::join(numbers.begin(), numbers.end() - 1, ", "), numbers.back());
+}
+
 StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchRequest& given, int64_t most,
                                           int64_t unit) {
-  const int64_t batch = given.batch_size.value_or(1), rounds = given.accumulation.value_or(1);
+  const int64_t batch = given.batch_size.value_or(unit), rounds = given.accumulation.value_or(1);
   if (global_batch < 1 || world < 1 || batch < 1 || rounds < 1) {
     return InvalidArgument("a global batch of {} cannot be divided over {} ranks into batches of {} and {} micro-steps",
                            global_batch, world, batch, rounds);
   }
-  if (global_batch % world != 0) {
+  const std::string multiples =
+      unit > 1 ? fmt::format(" in batches that are multiples of {}, as --sp, --mixup and --cutmix have them", unit)
+               : "";
+  const int64_t least = world * unit;
+  if (global_batch % least != 0) {
+    const std::string ranks = global_batch % unit == 0
+                                  ? fmt::format("it can over {} of them", Alternatives(DivisorsOf(global_batch / unit)))
+                                  : "nor over any other number of them; --sp=0, or --mixup=0 --cutmix=0, asks for none";
     return InvalidArgument(
-        "the run's global batch of {} images cannot be divided over {} ranks; it can over {} ranks, or "
+        "the run's global batch of {} images cannot be divided over {} data-parallel rank{}{}; {}, or "
         "--global_batch_size={} changes it and with it the updates of an epoch",
-        global_batch, world, fmt::join(DivisorsOf(global_batch), ", "), (global_batch + world - 1) / world * world);
+        global_batch, world, world > 1 ? "s" : "", multiples, ranks, (global_batch + least - 1) / least * least);
   }
   const int64_t share = global_batch / world;
+  std::vector<int64_t> batches, counts;  // that would do
+  for (const int64_t d : DivisorsOf(share)) {
+    if (d % unit == 0) batches.push_back(d);
+    if (share / d % unit == 0) counts.push_back(d);
+  }
   if (!given.batch_size && !given.accumulation) {
-    if (share % unit != 0) unit = 1;
     int64_t largest = unit;
-    for (const int64_t d : DivisorsOf(share)) {
-      if (d <= most && d % unit == 0) largest = d;
+    for (const int64_t d : batches) {
+      if (d <= most) largest = d;
     }
     return BatchDivision{largest, share / largest};
   }
   // Where both are given their product has to fit, where one is given the other follows.
-  if (share % (batch * rounds) == 0) {
+  if (batch % unit == 0 && share % (batch * rounds) == 0) {
     const int64_t other = share / (batch * rounds);
     if (!given.accumulation) return BatchDivision{batch, other};
-    if (!given.batch_size) return BatchDivision{other, rounds};
+    if (!given.batch_size) return BatchDivision{other * unit, rounds};
     if (other == 1) return BatchDivision{batch, rounds};
   }
-  const std::string product = given.batch_size && given.accumulation
-                                  ? fmt::format("--batch_size={} --accumulation={}", batch, rounds)
-                              : given.batch_size ? fmt::format("--batch_size={}", batch)
-                                                 : fmt::format("--accumulation={}", rounds);
+  std::vector<std::string> found, instead;
+  if (given.batch_size) {
+    found.push_back(fmt::format("--batch_size={}", batch));
+    instead.push_back(fmt::format("--batch_size={}", Alternatives(batches)));
+  }
+  if (given.accumulation) {
+    found.push_back(fmt::format("--accumulation={}", rounds));
+    instead.push_back(fmt::format("--accumulation={}", Alternatives(counts)));
+  }
+  const std::string other_global =
+      batch % unit == 0 ? fmt::format(
+                              "; --global_batch_size={} changes the global batch and with it the updates of an "
+                              "epoch",
+                              batch * world * rounds)
+                        : "";
   return InvalidArgument(
-      "{} on {} rank{} does not give the run's global batch of {} images; leave it out, or give one of them that "
-      "divides the {} images of a rank: {}; --global_batch_size={} changes the global batch and with it the updates "
-      "of an epoch",
-      product, world, world > 1 ? "s" : "", global_batch, share, fmt::join(DivisorsOf(share), ", "),
-      batch * world * rounds);
+      "{} on {} rank{} does not give the run's global batch of {} images{}; leave it out, or divide the {} images of a "
+      "rank by {}{}{}",
+      fmt::join(found, " "), world, world > 1 ? "s" : "", global_batch, multiples, share,
+      fmt::join(instead, " alone, or "), instead.size() > 1 ? " alone" : "", other_global);
+}
+
+std::vector<int64_t> MicroBatchesOfStages(int64_t images, int64_t unit, int64_t stages, int64_t chunks) {
+  std::vector<int64_t> counts = DivisorsOf(images);
+  std::erase_if(counts, [&](int64_t count) {
+    return count < stages || (chunks > 1 && count % stages != 0) || images / count % unit != 0;
+  });
+  return counts;
 }
 
 std::string GlobalBatchesThatFit(int64_t samples, int world, int64_t wanted) {
@@ -72,7 +106,7 @@ std::string GlobalBatchesThatFit(int64_t samples, int world, int64_t wanted) {
   }
   if (below == 0 && above == 0) return "";
   if (below == 0 || above == 0 || below == above) return std::to_string(std::max(below, above));
-  return fmt::format("{} or {}", below, above);
+  return Alternatives({below, above});
 }
 
 }  // namespace switchyard

@@ -65,8 +65,18 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
                      {"--mean has 3", "images have 1 channel;", "as --mean=0.5"});
   ExpectAloneRefused("explain --world=0", {"--world: expected at least 1"});
   ExpectAloneRefused("explain --world=3 --pp=2", {"--pp=2: expected a number that divides the 3 ranks"});
-  ExpectAloneRefused("explain --world=2 --pp=2 --accumulation=1",
-                     {"--pp=2 with 1 micro-batch an update", "use --accumulation=2 or more"});
+  const std::string stages = "explain --model=vit_micro --pp=2 ";
+  ExpectAloneRefused(stages + "--world=2 --global_batch_size=6 --accumulation=1",
+                     {"--pp=2 with 1 micro-batch an update, of 6 images:", "use --accumulation=2, 3 or 6"});
+  ExpectAloneRefused(stages + "--world=2 --batch_size=6 --num_microbatches=1", {"use --num_microbatches=2, 3 or 6"});
+  ExpectAloneRefused(stages + "--world=2 --batch_size=6 --microbatch_size=6", {"use --microbatch_size=1, 2 or 3"});
+  ExpectAloneRefused(stages + "--world=2 --batch_size=3", {"use --num_microbatches=3"});
+  ExpectAloneRefused(stages + "--world=2 --batch_size=6 --accumulation=1", {"use --batch_size=3 --accumulation=2"});
+  ExpectAloneRefused(stages + "--world=4 --global_batch_size=2", {"or --global_batch_size=4"});
+  ExpectAloneRefused(stages + "--world=4 --tp=2 --sp --global_batch_size=2",
+                     {"of a multiple of 2 images each; the 2 images", "a smaller --pp, or --global_batch_size=4"});
+  ExpectAloneRefused(stages + "--world=2 --batch_size=12 --num_microbatches=3 --mixup=0.8 --pp_interleave=2",
+                     {"a multiple of them for --pp_interleave=2", "use --num_microbatches=2 or 6"});
   ExpectAloneRefused("explain --world=2 --pp=2 --accumulation=2 --recompute=auto", {"--recompute=auto: not there yet"});
 }
 

@@ -181,8 +181,9 @@ TEST_F(Runs, AnotherNumberOfRanksKeepsBatchScheduleAndLength) {
   ExpectRefused(RunCommand(fmt::format("bash -c 'cd {} && {} launch --nproc_per_node=5 train --resume={}'",
                                        folder_.path(), Program(), from),
                            60),
-                {"12 images cannot be divided over 5 ranks", "1, 2, 3, 4, 6, 12 ranks", "--global_batch_size=15"});
-  ExpectRefused(Run("train --batch_size=5 --resume=" + from), {"--batch_size=5 on 1 rank ", "1, 2, 3, 4, 6, 12"});
+                {"12 images cannot be divided over 5 data-parallel ranks", "1, 2, 3, 4, 6 or 12 of them",
+                 "--global_batch_size=15"});
+  ExpectRefused(Run("train --batch_size=5 --resume=" + from), {"--batch_size=5 on 1 rank ", "1, 2, 3, 4, 6 or 12"});
   ExpectRefused(Run("train --batch_size=auto --resume=" + from), {"keeps its global batch of 12"});
 
   // Another global batch only where it is asked for, and said.
@@ -190,6 +191,23 @@ TEST_F(Runs, AnotherNumberOfRanksKeepsBatchScheduleAndLength) {
   ExpectSuccess(Run("train --global_batch_size=24 --resume=" + run_ + "/checkpoints/step-00000010"),
                 {"warning: --global_batch_size=24 changes the run", "24 images per update: 6 per rank",
                  "epoch 3/3  4/4", "trained 17 updates"});
+}
+
+// What a refusal names is not refused in turn.
+TEST_F(Runs, ARefusalToGoOnOnAnotherMeshNamesWhatDoes) {
+  ExpectSuccess(
+      Run("train --model=vit_micro --patch=4 --width=8 --heads=2 --depth=2 --dataset=shapes --image_size=12 "
+          "--train_size=24 "
+          "--validation_size=4 --batch_size=3 --steps=2 --threads=1 --device=cpu --output=run"));
+  const std::string resume = "train --steps=3 --resume=run/vit_micro/shapes/" + NamesIn("run/vit_micro/shapes").at(0) +
+                             "/run/checkpoints/step-00000002 ";
+  ExpectRefused(Run(resume + "--pp=2", Start::kLaunch),
+                {"--pp=2 with 1 micro-batch an update, of 3 images", "; use --num_microbatches=3"});
+  ExpectRefused(Run(resume + "--tp=2 --sp", Start::kLaunch),
+                {"3 images cannot be divided over 1 data-parallel rank in batches that are multiples of 2", "--sp=0",
+                 "--global_batch_size=4 changes it"});
+  ExpectSuccess(Run(resume + "--tp=2 --sp=0", Start::kLaunch), {"trained 3 updates"});
+  ExpectSuccess(Run(resume + "--pp=2 --num_microbatches=3", Start::kLaunch), {"trained 3 updates"});
 }
 
 // Who told them in updates meant those updates, whatever an epoch is.

@@ -372,7 +372,7 @@ TEST_F(RunSettings, TheConfigOfARunOnOneRankServesFour) {
   EXPECT_EQ(on_one.at("accumulation").value, "2");
   // What is typed stays, the rest follows; what cannot be is said.
   EXPECT_EQ(Show("explain --world=2 --accumulation=4 " + config).at("batch_size").value, "2 images");
-  ExpectRefused(Run("explain --world=3 " + config), {"16 images cannot be divided over 3 ranks", config});
+  ExpectRefused(Run("explain --world=3 " + config), {"16 images cannot be divided over 3 data-parallel ranks", config});
   std::ofstream(In("c.json")) << R"({"model": "mlp", "batch_size": 8, "global_batch_size": 100})";
   ExpectRefused(Run("explain --config=c.json"), {"--batch_size=8", "--global_batch_size=100; give one of them"});
 }

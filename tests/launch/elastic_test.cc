@@ -148,7 +148,7 @@ TEST_F(Elastic, AGlobalBatchThatCannotBeKeptIsNamed) {
   node(2).Signal(SIGKILL);
   ASSERT_GE(RunningProgram::WaitFor([&] { return node(0).HasEnded() && node(1).HasEnded(); }, 90000), 0) << Outputs();
   EXPECT_NE(node(0).code(), 0);
-  EXPECT_THAT(node(0).Output(), HasSubstr("global batch of 9 images cannot be divided over 2 ranks"));
+  EXPECT_THAT(node(0).Output(), HasSubstr("global batch of 9 images cannot be divided over 2 data-parallel ranks"));
 }
 
 TEST_F(Elastic, ARunBeginsWithAsManyNodesAsAreEnoughWhereOthersDoNotCome) {

@@ -363,7 +363,8 @@ TEST_F(Stages, NeedAsManyMicroBatches) {
   Arrange(world_.size());
   config.pp = world_.size();
   const auto run = MakeRun(config, world_);
-  EXPECT_THAT(Message(run.status()), testing::HasSubstr(fmt::format("--accumulation={} or more", world_.size())));
+  EXPECT_THAT(Message(run.status()),
+              testing::HasSubstr(fmt::format("a smaller --pp, or --batch_size={}", world_.size())));
 }
 
 }  // namespace

@@ -6,10 +6,13 @@ namespace switchyard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
-std::string Divided(int64_t global, int world, const BatchRequest& given, int64_t most) {
-  const auto division = DivideGlobalBatch(global, world, given, most);
+std::string Divided(int64_t global, int world, const BatchRequest& given, int64_t most, int64_t unit = 1) {
+  const auto division = DivideGlobalBatch(global, world, given, most, unit);
   if (!division.ok()) return Message(division.status());
   return fmt::format("{} x {}", division->batch_size, division->accumulation);
 }
@@ -30,15 +33,31 @@ TEST(BatchDivision, KeepsTheGlobalBatchOnAnyNumberOfRanksThatDividesIt) {
   }
 }
 
-TEST(BatchDivision, GivesMultiplesOfAUnitWhereSomeDivideTheShare) {
-  const auto divided = [](int64_t global, int64_t most, int64_t unit) {
-    const auto division = DivideGlobalBatch(global, 1, {}, most, unit);
-    return division.ok() ? fmt::format("{} x {}", division->batch_size, division->accumulation) : "";
-  };
-  EXPECT_EQ(divided(30, 15, 1), "15 x 2");
-  EXPECT_EQ(divided(30, 15, 2), "10 x 3");
-  EXPECT_EQ(divided(30, 1, 2), "2 x 15") << "one sample is not enough";
-  EXPECT_EQ(divided(15, 15, 2), "15 x 1") << "none";
+TEST(BatchDivision, GivesMultiplesOfAUnit) {
+  EXPECT_EQ(Divided(30, 1, {}, 15, 1), "15 x 2");
+  EXPECT_EQ(Divided(30, 1, {}, 15, 2), "10 x 3");
+  EXPECT_EQ(Divided(30, 1, {}, 1, 2), "2 x 15") << "one sample is not enough";
+  EXPECT_EQ(Divided(30, 1, {.batch_size = 6}, 15, 2), "6 x 5");
+  EXPECT_EQ(Divided(30, 1, {.accumulation = 5}, 15, 2), "6 x 5");
+}
+
+// Whatever a refusal names can be had, and everything that can be had is named.
+TEST(BatchDivision, RefusalsNameWhatGivesMultiplesOfAUnit) {
+  EXPECT_THAT(Divided(4, 4, {}, 4, 2), AllOf(HasSubstr("over 4 data-parallel ranks in batches that are multiples of 2"),
+                                             HasSubstr("it can over 1 or 2 of them, or --global_batch_size=8 ")));
+  EXPECT_THAT(Divided(3, 1, {}, 3, 2), AllOf(HasSubstr("over 1 data-parallel rank in batches"),
+                                             HasSubstr("nor over any other number of them; --sp=0, or --mixup=0"),
+                                             HasSubstr("--global_batch_size=4 ")));
+  EXPECT_THAT(Divided(24, 2, {.batch_size = 3}, 12, 2),
+              AllOf(HasSubstr("by --batch_size=2, 4, 6 or 12"), Not(HasSubstr("--global_batch_size"))));
+  EXPECT_THAT(Divided(24, 2, {.accumulation = 12}, 12, 2),
+              AllOf(HasSubstr("by --accumulation=1, 2, 3 or 6;"), HasSubstr("--global_batch_size=48 ")));
+  for (const int world : {1, 2}) EXPECT_EQ(Divided(4, world, {}, 4, 2), fmt::format("{} x 1", 4 / world));
+  for (const int64_t batch : {2, 4, 6, 12})
+    EXPECT_EQ(Divided(24, 2, {.batch_size = batch}, 12, 2), fmt::format("{} x {}", batch, 12 / batch));
+  for (const int64_t rounds : {1, 2, 3, 6})
+    EXPECT_EQ(Divided(24, 2, {.accumulation = rounds}, 12, 2), fmt::format("{} x {}", 12 / rounds, rounds));
+  EXPECT_EQ(Divided(48, 2, {.accumulation = 12}, 12, 2), "2 x 12");
 }
 
 TEST(BatchDivision, TheSameRanksGetTheSameDivision) {
@@ -58,15 +77,24 @@ TEST(BatchDivision, WhatIsGivenStays) {
 }
 
 TEST(BatchDivision, RefusalsSayWhatWouldDo) {
-  EXPECT_THAT(Divided(24, 5, {}, 12), AllOf(HasSubstr("24 images cannot be divided over 5 ranks"),
-                                            HasSubstr("1, 2, 3, 4, 6, 8, 12, 24 ranks"), HasSubstr("_size=25")));
+  EXPECT_THAT(Divided(24, 5, {}, 12), AllOf(HasSubstr("24 images cannot be divided over 5 data-parallel ranks"),
+                                            HasSubstr("1, 2, 3, 4, 6, 8, 12 or 24 of them"), HasSubstr("_size=25")));
   EXPECT_THAT(Divided(24, 2, {.batch_size = 5}, 12),
-              AllOf(HasSubstr("--batch_size=5 on 2 ranks"), HasSubstr(": 1, 2, 3, 4, 6, 12;"), HasSubstr("_size=10")));
+              AllOf(HasSubstr("--batch_size=5 on 2 ranks"), HasSubstr("=1, 2, 3, 4, 6 or 12;"), HasSubstr("_size=10")));
   EXPECT_THAT(Divided(24, 2, {.accumulation = 7}, 12), HasSubstr("--accumulation=7 on 2 ranks"));
   EXPECT_THAT(Divided(24, 1, {.batch_size = 4, .accumulation = 3}, 12),
-              AllOf(HasSubstr("--batch_size=4 --accumulation=3 on 1 rank "), HasSubstr("--global_batch_size=12")));
+              AllOf(HasSubstr("--batch_size=4 --accumulation=3 on 1 rank "),
+                    HasSubstr("24 alone, or --accumulation=1,"), HasSubstr("--global_batch_size=12")));
   EXPECT_FALSE(DivideGlobalBatch(0, 1, {}, 1).ok());
   EXPECT_FALSE(DivideGlobalBatch(4, 1, {.batch_size = -1}, 1).ok());
+}
+
+TEST(BatchDivision, StagesTakeAsManyMicroBatchesAndInChunksMultiples) {
+  EXPECT_THAT(MicroBatchesOfStages(3, 1, 2, 1), ElementsAre(3));
+  EXPECT_THAT(MicroBatchesOfStages(12, 1, 3, 1), ElementsAre(3, 4, 6, 12));
+  EXPECT_THAT(MicroBatchesOfStages(12, 1, 3, 2), ElementsAre(3, 6, 12));
+  EXPECT_THAT(MicroBatchesOfStages(12, 2, 3, 1), ElementsAre(3, 6));
+  EXPECT_THAT(MicroBatchesOfStages(2, 2, 2, 1), IsEmpty());
 }
 
 TEST(BatchDivision, NamesTheGlobalBatchesNextToTheOneThatDoesNotFit) {

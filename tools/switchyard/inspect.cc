@@ -133,6 +133,7 @@ Status ExplainCommand(const CommandLine& line) {
   const double available = AvailableBytes(c, *here);
   SY_ASSIGN_OR_RETURN(const StatedRates rates, RatesOf(c, *here));
   if (absl::GetFlag(FLAGS_search)) return ExplainSearch(line.settings, setup, *here, world, planned, available, rates);
+  SY_RETURN_IF_ERROR(CheckMicroBatches(line.settings, setup, world));
   const bool automatic = c.recompute == kAutoRecompute;
   if (automatic) {
     SY_ASSIGN_OR_RETURN(const RecomputeChoice choice, LeastRecompute(c, setup.model, *here, mesh, planned, available));

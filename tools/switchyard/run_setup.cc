@@ -7,6 +7,7 @@
 #include "core/base/text.h"
 #include "core/parallel/recompute.h"
 #include "core/runtime/plugins/registry.h"
+#include "core/train/batch_division.h"
 #include "core/train/fitting.h"
 #include "core/train/mixed_precision.h"
 #include "core/train/timetable.h"
@@ -120,6 +121,35 @@ Status CheckMasterAddress(const TrainConfig& c) {
       "--master_addr={0}, but MASTER_ADDR={1} says where the ranks of this run meet; leave it out, or give it to "
       "`switchyard launch --master_addr={0} …`",
       Printable(*c.master_addr), Printable(*there));
+}
+
+// What to give instead, in the setting that says how the `images` that a rank has of an update are divided.
+std::string OtherMicroBatches(const Settings& given, int64_t images, const std::vector<int64_t>& counts) {
+  const bool counted = given.Has("num_microbatches"), sized = !counted && given.Has("microbatch_size");
+  const bool steps = given.IsGiven("accumulation");
+  std::vector<int64_t> numbers;
+  if (sized) {
+    for (const int64_t count : counts) numbers.insert(numbers.begin(), images / count);
+    return "use --microbatch_size=" + Alternatives(numbers);
+  }
+  if (steps && !counted && !given.IsGiven("batch_size")) return "use --accumulation=" + Alternatives(counts);
+  if (counted || !steps) {
+    const int64_t micro_steps = steps ? *given.Get<int64_t>("accumulation") : 1;  // each divided
+    for (const int64_t count : counts) {
+      if (count % micro_steps == 0) numbers.push_back(count / micro_steps);
+    }
+    if (!numbers.empty()) return "use --num_microbatches=" + Alternatives(numbers);
+  }
+  return fmt::format("use --batch_size={} --accumulation={}{}", images / counts[0], counts[0],
+                     counted ? " without --num_microbatches" : "");
+}
+
+// Where the `images` that a rank has of an update cannot be divided so.
+std::string MoreImages(const Settings& given, int64_t images, const TrainConfig& c, int ranks) {
+  const bool global = !given.IsGiven("batch_size");
+  const int64_t least = int64_t{c.pp} * BatchUnit(c) * (global ? ranks / (c.pp * c.tp) : 1);
+  return fmt::format("the {} image{} that a rank has of an update cannot be divided so; use a smaller --pp, or --{}={}",
+                     images, images == 1 ? "" : "s", global ? "global_batch_size" : "batch_size", least);
 }
 
 }  // namespace
@@ -263,6 +293,21 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   return setup;
 }
 
+Status CheckMicroBatches(const Settings& given, const RunSetup& setup, int ranks) {
+  const TrainConfig& c = setup.config;
+  if (c.pp <= 1 || setup.automatic_batch) return OkStatus();  // of as many images as it takes
+  const int64_t images = int64_t{c.batch_size} * c.accumulation, unit = BatchUnit(c);
+  const std::vector<int64_t> counts = MicroBatchesOfStages(images, unit, c.pp, c.pp_interleave);
+  if (std::find(counts.begin(), counts.end(), c.accumulation) != counts.end()) return OkStatus();
+  std::string wanted = "as many as stages or more";
+  if (c.pp_interleave > 1) wanted += fmt::format(", a multiple of them for --pp_interleave={}", c.pp_interleave);
+  if (unit > 1) wanted += fmt::format(", of a multiple of {} images each", unit);
+  return InvalidArgument(
+      "--pp={} with {} micro-batch{} an update, of {} image{}: expected {}; {}", c.pp, c.accumulation,
+      c.accumulation == 1 ? "" : "es", c.batch_size, c.batch_size == 1 ? "" : "s", wanted,
+      counts.empty() ? MoreImages(given, images, c, ranks) : OtherMicroBatches(given, images, counts));
+}
+
 StatusOr<std::unique_ptr<Dataset>> DataAtHand(DatasetOptions options) {
   options.download = false;
   auto data = OpenDataset(options, Split::kTrain);
@@ -292,6 +337,7 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
   }
   // Whatever is wrong without looking at the data is said before they are opened.
   SY_ASSIGN_OR_RETURN(const RunSetup early, SetUpModel(settings, nullptr, processes.world));
+  SY_RETURN_IF_ERROR(CheckMicroBatches(settings, early, processes.world));
   SY_RETURN_IF_ERROR(DeviceOf(early.config, processes).status());
   const DatasetOptions options = DatasetOptionsOf(ConfigOf(settings), early.resolved);
   settings.Fill(early.resolved.info->preprocessing, Origin::kModel, early.resolved.info->name);

@@ -33,6 +33,9 @@ int MostClasses(const ResolvedModel& model);
 // The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the
 // model).
 StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, int world);
+// InvalidArgument where the stages of --pp cannot run so many micro-batches: says which of what was given would do.
+// given: what SetUpModel was, for so many ranks.
+Status CheckMicroBatches(const Settings& given, const RunSetup& setup, int ranks);
 // The training data, or null, with a warning, where they are not on this machine: nothing is fetched.
 StatusOr<std::unique_ptr<Dataset>> DataAtHand(DatasetOptions options);
 // Opens both splits too; for --show_settings, of data that are not here, neither. An unknown dataset, model or device is

@@ -47,12 +47,12 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   }
   // What is about training has no say here.
   settings.Replace("accumulation", 1, Origin::kDefault);
+  for (const char* mix : {"mixup", "cutmix"}) settings.Replace(mix, 0.0, Origin::kDefault);  // which want even batches
   for (const char* act : {"pretrained", "resume", "reset_head"}) settings.Forget(act);
   if (!settings.IsGiven("max_bad_samples")) settings.Forget("max_bad_samples");
   SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(weights, settings));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, nullptr, world));
   setup.config.offload = "none";  // nothing is updated, so that nothing need run on the host
-  setup.config.mixup = setup.config.cutmix = 0;  // which would want an even batch
   SY_RETURN_IF_ERROR(CheckEnoughWeights(weights, setup.resolved));
   if (transform) setup.model.evaluation = transform;
   if (classes.size() > static_cast<size_t>(MostClasses(setup.resolved))) {
