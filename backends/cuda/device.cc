@@ -188,15 +188,9 @@ sy_status OpenIndex(const sy_instance& instance, int32_t index, const sy_open_op
     const std::lock_guard lock(opened_mutex);
     opened.push_back(index);
   }
-  made->compute_capability = capability;
   made->deterministic = options.deterministic;
   made->tf32 = instance.NumberSetting("CUDA_TF32", 0) == 1;
-  int shared = 0, shared_most = 0;
   SY_TRY(Attribute(index, cudaDevAttrMultiProcessorCount, &made->sm_count, error));
-  SY_TRY(Attribute(index, cudaDevAttrMaxSharedMemoryPerBlock, &shared, error));
-  SY_TRY(Attribute(index, cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_most, error));
-  made->shared_bytes_per_block = static_cast<size_t>(shared);
-  made->shared_bytes_per_block_max = static_cast<size_t>(std::max(shared, shared_most));
   SY_CUDA(error, cudaStreamCreateWithPriority(&made->own.stream, cudaStreamNonBlocking, 0));
   SY_CUDA(error, cudaStreamCreateWithPriority(&made->loading.stream, cudaStreamNonBlocking, 0));
   made->profiler = std::make_unique<Profiler>(*made);

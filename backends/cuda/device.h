@@ -63,9 +63,6 @@ struct sy_device {
   const sy_instance* instance = nullptr;  // that opened it: its log, its settings
   int32_t index = 0;                      // ordinal
   int sm_count = 0;
-  int compute_capability = 0;             // 10·major + minor: 80, 90
-  size_t shared_bytes_per_block = 0;      // dynamic + static, without asking
-  size_t shared_bytes_per_block_max = 0;  // with cudaFuncSetAttribute
   bool deterministic = false;             // only kernels whose results are repeatable bit for bit
   // SWITCHYARD_CUDA_TF32=1: f32 products may round their inputs to TF32, 10 bits of mantissa; nobody gets that without
   // asking.

@@ -377,24 +377,6 @@ struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColu
       }
     }
   }
-
-  // sum += Σ over the other rows of wᵀ·other, w in shared memory: a row for each other row, `stride` elements apart, a
-  // column for each row.
-  __device__ static void AddTransposed(const Element* weights, int stride, const Element* other,
-                                       float (&sum)[kHeld][kWidth]) {
-    const int thread = Anew(threadIdx.x), own = thread / 32 * 16, row = thread % 8, matrix = thread % 32 / 8;
-#pragma unroll
-    for (int first = 0; first < kColumns; first += 16) {
-      uint32_t a[4];
-      LoadMatricesTransposed(weights + (first + matrix / 2 * 8 + row) * stride + own + matrix % 2 * 8, a);
-#pragma unroll
-      for (int d = 0; d < kDepth; d += 16) {
-        uint32_t b[4];
-        LoadMatricesTransposed(other + (first + matrix % 2 * 8 + row) * kStride + d + matrix / 2 * 8, b);
-        AddFragments<kDtype>(a, b, d / 4, sum);
-      }
-    }
-  }
 };
 
 // The shape and the optional operands of a request for attention (`first` = 1) or its gradient (4); false, with a

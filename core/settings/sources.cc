@@ -52,6 +52,8 @@ std::vector<std::string> MistypedVariables(const SettingTable& table) {
   for (const Setting& row : table.rows()) {
     if (row.environment) known.push_back(VariableOf(row.name));
   }
+  for (const Alias& alias : table.aliases()) known.push_back(VariableOf(alias));
+  for (const Shorthand& shorthand : table.shorthands()) known.push_back(VariableOf(shorthand.name));
   const std::string prefix = VariableOf("");
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry, name = text.substr(0, text.find('='));

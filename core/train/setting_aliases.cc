@@ -30,6 +30,9 @@ const std::vector<Alias>& TrainAliases() {
   const auto in_m = [](const char* name) {
     return Alias{.name = name, .of = "Colossal-AI", .setting = "bucket_mb", .factor = 4.194304};
   };
+  const std::map<std::string, std::string> dtypes = {{"torch.float16", "fp16"},  {"float16", "fp16"},
+                                                     {"torch.bfloat16", "bf16"}, {"bfloat16", "bf16"},
+                                                     {"torch.float32", "fp32"},  {"float32", "fp32"}};
   constexpr char kPlanned[] = "memory is planned before the run, to the byte";
   constexpr char kLimit[] = "--memory_limit says how much of the device a rank may hold";
   constexpr char kFp32Outputs[] = "losses and what evaluation reads of a model are fp32";
@@ -44,15 +47,7 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "addr", .of = "Ascend", .setting = "master_addr"},
       // Mixed precision of apex, TorchAcc and AIAK
       {.name = "opt_level", .of = "apex", .setting = "amp"},
-      {.name = "cast_model_type",
-       .of = "apex",
-       .setting = "precision",
-       .values = {{"torch.float16", "fp16"},
-                  {"float16", "fp16"},
-                  {"torch.bfloat16", "bf16"},
-                  {"bfloat16", "bf16"},
-                  {"torch.float32", "fp32"},
-                  {"float32", "fp32"}}},
+      {.name = "cast_model_type", .of = "apex", .setting = "precision", .values = dtypes},
       {.name = "min_loss_scale", .of = "apex", .setting = "min_scale"},
       {.name = "max_loss_scale", .of = "apex", .setting = "max_scale"},
       always("master_weights", "apex and Colossal-AI", {"true"}, "master weights are fp32 at every level",
@@ -143,8 +138,12 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "num_model_chunks", .of = "Colossal-AI", .setting = "pp_interleave"},
       {.name = "enable_sequence_parallelism", .of = "Colossal-AI", .setting = "sp"},
       {.name = "zero_stage", .of = "Colossal-AI", .setting = "zero"},
-      {.name = "comm_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype"},
-      {.name = "communication_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype"},
+      {.name = "comm_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype", .values = dtypes, .others = true},
+      {.name = "communication_dtype",
+       .of = "Colossal-AI",
+       .setting = "allreduce_dtype",
+       .values = dtypes,
+       .others = true},
       {.name = "initial_scale", .of = "Colossal-AI", .setting = "init_scale"},
       {.name = "bucket_cap_mb",
        .of = "Colossal-AI",

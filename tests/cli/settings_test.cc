@@ -235,10 +235,10 @@ TEST_F(RunSettings, WhatIsAlwaysSoMayBeAskedForInTheWordsOfOthers) {
 TEST_F(RunSettings, ArgumentsOfColossalAisPluginsAreSettings) {
   const std::string explain = "explain --model=vit_micro --world=2 ";
   const auto of = [](const std::string& typed) { return "flag: " + typed + " (Colossal-AI)"; };
-  ExpectShown(explain + "--partition_grad --reduce_bucket_size_in_m=12 --comm_dtype=bf16",
+  ExpectShown(explain + "--partition_grad --reduce_bucket_size_in_m=12 --comm_dtype=torch.bfloat16",
               {{"zero", {"2", of("--partition_grad=true")}},
                {"bucket_mb", {"50.331648 MB", of("--reduce_bucket_size_in_m=12")}},
-               {"allreduce_dtype", {"bf16", of("--comm_dtype=bf16")}}});
+               {"allreduce_dtype", {"bf16", of("--comm_dtype=torch.bfloat16")}}});
   ExpectShown(explain + "--stage=1 --cpu_offload=False --min_chunk_size_m=32 --strict_ddp_mode",
               {{"zero", {"1", of("--stage=1")}},
                {"offload", {"none", of("--cpu_offload=False")}},

@@ -11,6 +11,7 @@
 #include "core/data/resize.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/schedule.h"
+#include "core/settings/sources.h"
 #include "core/train/fitting.h"
 #include "core/train/mixed_precision.h"
 #include "gmock/gmock.h"
@@ -53,6 +54,16 @@ TEST(RunTable, AliasesAreNamesOfNothingElseAndMeanWhatTheirSettingsAllow) {
       EXPECT_TRUE(value.ok() && CheckValue(*row, *value).ok()) << alias.name << "=" << theirs;
     }
   }
+}
+
+TEST(RunTable, NoVariableThatIsReadIsTakenForAMistypedOne) {
+  std::vector<std::string> names;
+  for (const Setting& row : RunTable().rows()) names.push_back(VariableOf(row.name));
+  for (const Alias& alias : RunTable().aliases()) names.push_back(VariableOf(alias));
+  for (const Shorthand& shorthand : RunTable().shorthands()) names.push_back(VariableOf(shorthand.name));
+  for (const std::string& name : names) setenv(name.c_str(), "1", 0);
+  EXPECT_THAT(MistypedVariables(RunTable()), testing::IsEmpty());
+  for (const std::string& name : names) unsetenv(name.c_str());
 }
 
 TEST(RunTable, ShorthandsAreNamesOfNothingElseAndStandForSettings) {
