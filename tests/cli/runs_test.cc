@@ -201,13 +201,14 @@ TEST_F(Runs, ARefusalToGoOnOnAnotherMeshNamesWhatDoes) {
           "--validation_size=4 --batch_size=3 --steps=2 --threads=1 --device=cpu --output=run"));
   const std::string resume = "train --steps=3 --resume=run/vit_micro/shapes/" + NamesIn("run/vit_micro/shapes").at(0) +
                              "/run/checkpoints/step-00000002 ";
-  ExpectRefused(Run(resume + "--pp=2", Start::kLaunch),
-                {"--pp=2 with 1 micro-batch an update, of 3 images", "; use --num_microbatches=3"});
+  ExpectRefused(Run(resume + "--pp=2 --accumulation=1", Start::kLaunch),
+                {"--pp=2 with 1 micro-batch an update, of 3 images", "; use --accumulation=3"});
   ExpectRefused(Run(resume + "--tp=2 --sp", Start::kLaunch),
                 {"3 images cannot be divided over 1 data-parallel rank in batches that are multiples of 2", "--sp=0",
                  "--global_batch_size=4 changes it"});
   ExpectSuccess(Run(resume + "--tp=2 --sp=0", Start::kLaunch), {"trained 3 updates"});
-  ExpectSuccess(Run(resume + "--pp=2 --num_microbatches=3", Start::kLaunch), {"trained 3 updates"});
+  ExpectSuccess(Run(resume + "--pp=2 --accumulation=3", Start::kLaunch), {"trained 3 updates"});
+  ExpectSuccess(Run(resume + "--pp=2", Start::kLaunch), {"3 micro-batches", "trained 3 updates"});
 }
 
 // Who told them in updates meant those updates, whatever an epoch is.

@@ -159,11 +159,15 @@ TEST_F(RunSettings, MicroBatchesDivideTheBatch) {
   // Where nobody says how many, there are four for each stage, or as many as the images allow.
   ExpectShown(explain + "--batch_size=16", {{"batch_size", {"2 images", "flag: pp=2 with 16 images"}},
                                             {"accumulation", {"8", "flag: pp=2 with 16 images"}}});
+  ExpectShown(explain + "--batch_size=3", {{"batch_size", {"1 images", "flag: pp=2 with 3 images"}},
+                                           {"accumulation", {"3", "flag: pp=2 with 3 images"}}});
+  ExpectShown(explain + "--batch_size=11", {{"batch_size", {"1 images", "flag: pp=2 with 11 images"}},
+                                            {"accumulation", {"11", "flag: pp=2 with 11 images"}}});
   ExpectShown(explain + "--batch_size=12", {{"batch_size", {"2 images", "flag: pp=2 with 12 images"}},
                                             {"accumulation", {"6", "flag: pp=2 with 12 images"}}});
   ExpectShown(explain + "--batch_size=auto", {{"accumulation", {"8", "flag: pp=2"}}});
   ExpectShown(explain + "--batch_size=8 --accumulation=3", {{"accumulation", {"3", "flag"}}});
-  ExpectRefused(Run(explain + "--batch_size=7"), {"with 1 micro-batch an update"});
+  ExpectRefused(Run(explain + "--batch_size=1"), {"with 1 micro-batch an update"});
   ExpectRefused(Run(explain + "--batch_size=8 --num_microbatches=3"),
                 {"--num_microbatches=3: expected a number that divides the 8 images of a rank and update"});
   ExpectRefused(Run(explain + "--batch_size=8 --microbatch_size=3"), {"--microbatch_size=3: expected a number"});

@@ -125,14 +125,15 @@ void DecideMicroBatchesOfStages(Settings& settings, bool automatic) {
     return;
   }
   const int64_t images = *settings.Get<int64_t>("batch_size") * steps;
-  const auto divided_by = [&](int64_t unit) {
-    int64_t count = kForAStage * stages;
-    while (count > 0 && (images % count != 0 || images / count % unit != 0)) count -= stages;
-    return count;
-  };
-  int64_t count = divided_by(BatchUnit(ConfigOf(settings)));
-  if (count == 0) count = divided_by(1);  // refused by what makes batches multiples
-  if (count == 0) return;                 // refused where the stages are made
+  const std::vector<int64_t> counts =
+      MicroBatchesOfStages(images, BatchUnit(ConfigOf(settings)), stages, *settings.Get<int64_t>("pp_interleave"));
+  if (counts.empty()) return;  // refused by CheckMicroBatches, which says what would do
+  int64_t count = 0;           // a multiple of the stages before any other
+  for (const int64_t possible : counts) {
+    if (possible > kForAStage * stages) break;
+    if (possible % stages == 0 || count == 0 || count % stages != 0) count = possible;
+  }
+  if (count == 0) count = counts[0];
   const std::string how = fmt::format("pp={} with {} images", stages, images);
   settings.Replace("batch_size", images / count, origin, how);
   settings.Replace("accumulation", count, origin, how);
