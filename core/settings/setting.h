@@ -53,6 +53,7 @@ struct SettingTraits {
   Origin by = Origin::kDefault;  // who fills it when the user does not: default, dataset, model or recipe
   SettingKind kind = SettingKind::kProperty;
   FormerlyOpen formerly_open = FormerlyOpen::kNo;
+  std::string formerly;       // the name that it had, under which files of before have it
   std::string yields_to;      // another setting that decides the same: this one is dropped where that comes from nearer
   std::string word;           // may stand in place of a number, or of a choice: "auto"
   std::string bare;           // of a flag typed without a value; the next argument is one only if it is a choice

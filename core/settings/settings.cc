@@ -35,6 +35,11 @@ const Setting* SettingTable::Find(const std::string& name) const {
   return found == by_name_.end() ? nullptr : &rows_[found->second];
 }
 
+const Setting* SettingTable::FindRenamed(const std::string& name) const {
+  const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const Setting& row) { return row.formerly == name; });
+  return found == rows_.end() || name.empty() ? nullptr : &*found;
+}
+
 const Alias* SettingTable::FindAlias(const std::string& name) const {
   const auto found = alias_by_key_.find(AliasKey(name));
   return found == alias_by_key_.end() ? nullptr : &aliases_[found->second];

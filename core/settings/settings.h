@@ -24,6 +24,7 @@ class SettingTable {
   const std::vector<Alias>& aliases() const { return aliases_; }
   const std::vector<Shorthand>& shorthands() const { return shorthands_; }
   const Setting* Find(const std::string& name) const;             // null: unknown
+  const Setting* FindRenamed(const std::string& name) const;      // which had that name; null: none had it
   const Alias* FindAlias(const std::string& name) const;          // however it is spelled; null: there is none
   const Alias* WordsFor(const std::string& setting) const;        // of others for its values; null: there are none
   const Shorthand* FindShorthand(const std::string& name) const;  // null: there is none

@@ -17,6 +17,14 @@ namespace {
 
 constexpr size_t kLargestConfig = size_t{1} << 20;
 
+// What a key of a file means: the setting of that name, or in a file of before the one that had it, which shows where
+// another has it now and takes no such value. Null: none.
+const Setting* RowFor(const SettingTable& table, const std::string& key, const nlohmann::json& value) {
+  const Setting* const row = table.Find(key);
+  const Setting* const renamed = table.FindRenamed(key);
+  return renamed == nullptr || (row != nullptr && ValueFromJson(*row, value, /*exact=*/false).ok()) ? row : renamed;
+}
+
 }  // namespace
 
 std::string VariableOf(const std::string& setting) {
@@ -87,7 +95,7 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
       SY_RETURN_IF_ERROR(settings.GiveShorthand(*shorthand, *words, Origin::kConfigFile, source));
       continue;
     }
-    const Setting* row = settings.table().Find(key);
+    const Setting* const row = RowFor(settings.table(), key, value);
     const Alias* const alias = row == nullptr ? settings.table().FindAlias(key) : nullptr;
     if (row == nullptr && alias == nullptr) {
       return InvalidArgument("{}: unknown setting {}{}", source, Printable(key),
@@ -102,13 +110,13 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
       continue;
     }
     // Text, and yes or no where a word of another program may stand for that.
-    if (value.is_string() || (value.is_boolean() && settings.table().WordsFor(key) != nullptr)) {
-      SY_RETURN_IF_ERROR(settings.GiveText(key, text, Origin::kConfigFile, source));
+    if (value.is_string() || (value.is_boolean() && settings.table().WordsFor(row->name) != nullptr)) {
+      SY_RETURN_IF_ERROR(settings.GiveText(row->name, text, Origin::kConfigFile, source));
       continue;
     }
     auto stored = ValueFromJson(*row, value, /*exact=*/false);
     if (!stored.ok()) return Annotate(stored.status(), source);
-    SY_RETURN_IF_ERROR(settings.Give(key, std::move(*stored), Origin::kConfigFile, source));
+    SY_RETURN_IF_ERROR(settings.Give(row->name, std::move(*stored), Origin::kConfigFile, source));
   }
   return OkStatus();
 }
@@ -116,13 +124,13 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
 Status TakeSaved(const nlohmann::json& json, const std::string& source, Settings& settings) {
   if (!json.is_object()) return InvalidArgument("expected a JSON object of settings, found {}", json.type_name());
   for (const auto& [key, value] : json.items()) {
-    const Setting* row = settings.table().Find(key);
+    const Setting* const row = RowFor(settings.table(), key, value);
     if (row != nullptr && row->kind != SettingKind::kProperty) continue;
     nlohmann::json stored;
     if (row != nullptr) {
       SY_ASSIGN_OR_RETURN(stored, ValueFromJson(*row, value, /*exact=*/true));
     }
-    SY_RETURN_IF_ERROR(settings.Give(key, std::move(stored), Origin::kCheckpoint, source));
+    SY_RETURN_IF_ERROR(settings.Give(row != nullptr ? row->name : key, std::move(stored), Origin::kCheckpoint, source));
   }
   return OkStatus();
 }

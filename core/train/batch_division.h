@@ -27,8 +27,7 @@ std::string Alternatives(const std::vector<int64_t>& numbers);
 // Fills what `given` leaves open so that batch_size · world · accumulation is `global_batch` and batch_size a multiple
 // of `unit`. Where both are open the batch of a rank is the largest such that divides its share and is not above
 // `most`, which fitted into memory before; the least of them may be. InvalidArgument where it cannot be: says which
-// ranks,
-// --batch_size or --accumulation would do. world: of data-parallel ranks.
+// ranks, --batch_size or --accumulation would do. world: of data-parallel ranks.
 StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchRequest& given, int64_t most,
                                           int64_t unit = 1);
 

@@ -22,6 +22,12 @@ Mesh WithNodes(const TrainConfig& config, Mesh mesh) {
   return mesh;
 }
 
+// Where nobody says how large buckets are: a change of --zero, as a search makes, changes them too.
+double BucketMb(const TrainConfig& config) {
+  constexpr double kUsual = 25, kOfSharedUpdates = 12 * 1048576 * 4e-6;  // 12 * 2^20 numbers in f32
+  return config.bucket_mb.value_or(config.zero > 0 ? kOfSharedUpdates : kUsual);
+}
+
 bool OffloadsState(const Program& program) {
   return std::any_of(program.plans.begin(), program.plans.end(), [](const NamedGraph& plan) {
     const auto& nodes = plan.graph.nodes();
@@ -57,7 +63,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   if (!evaluation_only || config.recompute != kAutoRecompute) {
     SY_ASSIGN_OR_RETURN(o.recompute, ParseRecompute(config.recompute));
   }
-  o.bucket_bytes = static_cast<uint64_t>(config.bucket_mb * 1e6);
+  o.bucket_bytes = static_cast<uint64_t>(BucketMb(config) * 1e6);
   o.delay_allreduce = config.delay_allreduce;
   o.allreduce_dtype = config.allreduce_dtype == "fp16"   ? DType::kF16
                       : config.allreduce_dtype == "bf16" ? DType::kBF16
@@ -124,7 +130,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   plan_options.count_second_choice = config.count_second_choice;
   // Of parameters that are gathered (--zero=3): a bucket, with what pads it, is on its way while another one is read.
   // More would hold the whole of a small model, and take more than the pieces save.
-  plan_options.prefetch_bytes = static_cast<uint64_t>(1.1e6 * config.bucket_mb);
+  plan_options.prefetch_bytes = static_cast<uint64_t>(1.1e6 * BucketMb(config));
   for (const Group& group : program.groups) {
     plan_options.group_sizes.push_back(static_cast<int>(group.ranks.size()));
     if (program.mesh.nodes.empty()) continue;

@@ -52,7 +52,7 @@ StatusOr<LoggedRun> ReadRun(const fs::path& folder) {
   bool torn = false;
   SY_ASSIGN_OR_RETURN(run.records, ReadMetrics(log, &torn));
   if (torn) run.warning = log + ": its last line is torn and left out";
-  if (run.records.empty()) return DataLoss("{}: nothing was logged", log);
+  if (run.records.empty()) return DataLoss("{}: {}", log, torn ? "its only line is torn" : "nothing was logged");
   return run;
 }
 

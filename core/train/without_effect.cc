@@ -132,10 +132,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
       {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
       {{"overlap"}, several || offloads, "one rank", "runs of several, and --offload"},
-      {{"master_addr", "collective"},
-       several,
-       "one rank",
-       "several, as `switchyard launch --nproc_per_node=N train …` starts them"},
+      {{"master_addr"}, several, "one rank", "several, as `switchyard launch --nproc_per_node=N train …` starts them"},
       {{"hierarchical_allreduce"},
        facts.ranks == 1 || facts.hierarchy,
        "these nodes",
@@ -187,6 +184,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
   Follow(rules, chosen, &sentences);
   const std::string never = CompressionThatNeverBegins(c, facts.updates);
   if (!never.empty() && chosen("powersgd_compression")) sentences.push_back(never);
+  if (facts.updates_per_epoch == 0) return sentences;
   // The first change comes too late.
   const auto too_late = [&](const char* setting, int64_t first) {
     if (first < facts.updates || !chosen(setting)) return;

@@ -18,7 +18,7 @@ inline constexpr int64_t kUnknownLength = int64_t{1} << 40;  // updates of a run
 
 // What decides about the effect of settings beside other settings.
 struct RunFacts {
-  int64_t updates = 0, updates_per_epoch = 0;
+  int64_t updates = 0, updates_per_epoch = 0;  // 0 of an epoch: nobody knows
   int ranks = 1;                               // that divide the data
   bool hierarchy = true;                       // of those, several are on one node and some on another
   bool batch_norms = true;                     // the model has some

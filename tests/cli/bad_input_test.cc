@@ -71,6 +71,8 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
   ExpectAloneRefused(stages + "--world=2 --batch_size=6 --num_microbatches=1", {"use --num_microbatches=2, 3 or 6"});
   ExpectAloneRefused(stages + "--world=2 --batch_size=6 --microbatch_size=6", {"use --microbatch_size=1, 2 or 3"});
   ExpectAloneRefused(stages + "--world=2 --batch_size=3 --mixup=0.8", {"use a smaller --pp, or --batch_size=4"});
+  ExpectAloneRefused("explain --model=vit_micro --world=4 --pp=4 --batch_size=3 --num_microbatches=3",
+                     {"use a smaller --pp, or --batch_size=4 without --num_microbatches"});
   ExpectAloneRefused(stages + "--world=2 --batch_size=6 --accumulation=1", {"use --batch_size=3 --accumulation=2"});
   ExpectAloneRefused(stages + "--world=4 --global_batch_size=2", {"or --global_batch_size=4"});
   ExpectAloneRefused(stages + "--world=4 --tp=2 --sp --global_batch_size=2",

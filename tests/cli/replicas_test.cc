@@ -1,6 +1,5 @@
 // --mode=dp: one process that drives several devices trains as a process for each does, bit for bit, and goes on where
 // the other mode left off; what it cannot do it refuses.
-
 #include "tests/cli/run_files.h"
 #include "tests/faults/running_program.h"
 #include "tests/ranks/losses.h"

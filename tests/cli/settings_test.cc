@@ -123,11 +123,27 @@ TEST_F(RunSettings, OfTwoThatExcludeEachOtherTheNearerToTheUserStays) {
   ExpectShown(explain + "--steps=7 --epochs=3", {{"steps", {"7 updates", "flag"}}});
 }
 
+// Also where it is not the user who shares them, but a search for what fits.
 TEST_F(RunSettings, BucketsOfSharedUpdatesAreLarger) {
-  const std::string explain = "explain --model=vit_micro --world=2 ";
-  ExpectShown(explain, {{"bucket_mb", {"25 MB", "default"}}});
-  ExpectShown(explain + "--zero=1", {{"bucket_mb", {"50.331648 MB", "default: --zero=1"}}});
-  ExpectShown(explain + "--zero=2 --bucket_mb=4", {{"bucket_mb", {"4 MB", "flag"}}});
+  const std::string explain = "explain --json --model=vit_small --device=null --world=2 --batch_size=2 --zero=2 ";
+  const auto bytes = [&](const std::string& more) {
+    return nlohmann::json::parse(Run(explain + more + " 2> /dev/null").output, nullptr, false).value("device_bytes", 0);
+  };
+  const int64_t usual = bytes("");
+  EXPECT_GT(usual, 0);
+  EXPECT_EQ(bytes("--bucket_mb=50.331648"), usual);
+  EXPECT_LT(bytes("--bucket_mb=25"), usual);
+  const auto found = nlohmann::json::parse(
+      Run("explain --json --search --model=vit_small --device=null --world=2 --batch_size=2 --tp=1 --pp=1 2> /dev/null")
+          .output,
+      nullptr, false);
+  int seen = 0;
+  for (const auto& way : found["fitting"]) {
+    if (way["zero"] != 2 || way["batch_size"] != 2) continue;
+    ++seen;
+    EXPECT_EQ(way["device_bytes"], usual);
+  }
+  EXPECT_EQ(seen, 1);
 }
 
 TEST_F(RunSettings, TheBatchOfARecipeIsDividedIntoPairsWhereImagesAreMixed) {

@@ -42,6 +42,10 @@ TEST_F(Restart, GoesOnFromTheLatestCheckpointWithTheBitsOfAnUninterruptedRun) {
   ExpectSuccess(result, {"restart 1 of 2", "run/mlp/shapes/a/run", "trained"});
   EXPECT_THAT(result.output, Not(HasSubstr("restart 2 of 2")));
   EXPECT_THAT(result.output, Not(HasSubstr("begins anew")));
+  EXPECT_THAT(result.output, Not(HasSubstr("has no effect")));
+  std::stringstream settings;
+  settings << std::ifstream(RunOf("a") + "/settings.txt").rdbuf();
+  EXPECT_THAT(settings.str(), testing::ContainsRegex("\n  suffix +a +flag\n"));
   ExpectBitsOfAnUninterruptedRun("a", more);
 }
 

@@ -371,7 +371,7 @@ PerParameter PlannedFor(int ranks, int zero, const char* precision, const char* 
   }
   const auto bytes = [&](int arena) { return static_cast<double>(plans.layout->bytes(arena)) / parameters; };
   return {bytes(kStateArena), bytes(kHostStateArena), bytes(kGradientsArena), bytes(kActivationsArena),
-          1e6 * setup->config.bucket_mb / parameters};
+          1e6 * *setup->config.bucket_mb / parameters};
 }
 
 // 12 bytes of parameters and moments for each parameter, 14 with half copies, lie on the host, or this rank's share of

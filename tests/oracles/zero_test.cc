@@ -303,7 +303,7 @@ PerParameter PlannedFor(const char* model, int ranks, int zero, const char* prec
   }
   const auto bytes = [&](int arena) { return static_cast<double>(plans.layout->bytes(arena)) / parameters; };
   return {bytes(kStateArena), bytes(kGradientsArena), bytes(kActivationsArena),
-          1e6 * setup->config.bucket_mb / parameters};
+          1e6 * *setup->config.bucket_mb / parameters};
 }
 
 // ZeRO's formulas (Rajbhandari et al. 2020, figure 1) for Adam over N ranks, in bytes for each parameter, within 5 %.
@@ -362,7 +362,7 @@ TEST(SharedParameters, AreAFractionOfAll) {
     config.shard_param_frac = fraction;
     const Planned some = PlannedWith(config, 3);
     const double whole = some.parameters * (1 - fraction) + some.parameters * fraction / ranks;
-    const double bucket = std::max(some.largest, config.bucket_mb * 1e6);  // of which the last one may be over it
+    const double bucket = std::max(some.largest, *config.bucket_mb * 1e6);  // of which the last one may be over it
     EXPECT_LE(some.state, whole + 2 * some.parameters / ranks + 0.05 * some.parameters);
     EXPECT_GE(some.state, whole + 2 * some.parameters / ranks - bucket - 0.05 * some.parameters);
   }

@@ -66,6 +66,30 @@ TEST(RunTable, NoVariableThatIsReadIsTakenForAMistypedOne) {
   for (const std::string& name : names) unsetenv(name.c_str());
 }
 
+// --overlap was of volumes' windows once, and communication's had a longer name.
+TEST(RunTable, FilesOfBeforeAreReadWhereASettingHadAnotherName) {
+  const auto expect = [](const Settings& settings) {
+    EXPECT_EQ(settings.Get<float>("window_overlap"), 0.5f);
+    EXPECT_EQ(settings.Get<bool>("overlap"), false);
+  };
+  Settings saved(RunTable()), file(RunTable());
+  const Status taken = TakeSaved({{"overlap", 0.5}, {"overlap_communication", false}}, "state.json", saved);
+  ASSERT_TRUE(taken.ok()) << Message(taken);
+  expect(saved);
+  const std::string path = testing::TempDir() + "of_before.json";
+  std::ofstream(path) << R"({"overlap": 0.5, "overlap_communication": false})";
+  const Status read = TakeConfigFile(path, file);
+  ASSERT_TRUE(read.ok()) << Message(read);
+  expect(file);
+  Settings now(RunTable());
+  ASSERT_TRUE(TakeSaved({{"overlap", false}, {"window_overlap", 0.5}}, "state.json", now).ok());
+  expect(now);
+  for (const Setting& row : RunTable().rows()) {
+    EXPECT_TRUE(row.formerly.empty() || RunTable().FindRenamed(row.formerly) == &row)
+        << "two had the name " << row.formerly;
+  }
+}
+
 TEST(RunTable, ShorthandsAreNamesOfNothingElseAndStandForSettings) {
   for (const Shorthand& shorthand : RunTable().shorthands()) {
     EXPECT_EQ(RunTable().Find(shorthand.name), nullptr) << shorthand.name;

@@ -93,12 +93,11 @@ TEST(WithoutEffect, IsTheWeightOfDiceInALossWithoutIt) {
 
 TEST(WithoutEffect, IsWhatIsAboutOtherRanksWhereThereAreNone) {
   TrainConfig c = Augmented("none");
-  const std::set<std::string> chosen = {"overlap", "master_addr", "collective"};
+  const std::set<std::string> chosen = {"overlap", "master_addr"};
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2), IsEmpty());
-  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1),
-              UnorderedElementsAre("overlap", "master_addr", "collective"));
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), UnorderedElementsAre("overlap", "master_addr"));
   c.offload = "optimizer";
-  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), UnorderedElementsAre("master_addr", "collective"));
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), UnorderedElementsAre("master_addr"));
 }
 
 TEST(WithoutEffect, IsTheFilterOfTrainingWhereNothingIsResizedAtRandom) {

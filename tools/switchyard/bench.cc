@@ -100,6 +100,7 @@ Status BenchCommand(const CommandLine& line) {
     const auto start = std::chrono::steady_clock::now();
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
     SY_RETURN_IF_ERROR(ChooseRecompute(setup, world));
+    if (world.rank() == 0) WarnOfSettingsWithoutEffect(setup, FactsOf(setup, world.mesh, *world.device));
     const int64_t timed = *setup.config.steps;
     const int64_t uncounted = std::max<int64_t>(absl::GetFlag(FLAGS_warmup_steps), UncompressedUpdates(setup.config));
     *setup.config.steps += UncompressedUpdates(setup.config);  // the length of the run that is planned
@@ -107,7 +108,6 @@ Status BenchCommand(const CommandLine& line) {
                         Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double ready = std::chrono::duration<double>(std::chrono::steady_clock::now() - process_start).count();
-    if (world.rank() == 0) WarnOfSettingsWithoutEffect(setup, FactsOf(setup, world.mesh, *world.device));
     const TrainConfig& c = setup.config;
     const int64_t samples = int64_t{c.batch_size} * c.accumulation;
     SY_ASSIGN_OR_RETURN(const Rows batch, FirstSamples(trainer->task(), *setup.train, samples));

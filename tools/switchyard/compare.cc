@@ -54,7 +54,8 @@ StatusOr<Configuration> Parse(const std::string& text, int ranks) {
 std::vector<std::string> FlagsOf(const Settings& settings) {
   std::vector<std::string> flags;
   for (const Setting& row : settings.table().rows()) {
-    if (!settings.IsGiven(row.name) || row.name == "master_addr") continue;  // where ranks meet their launcher says
+    // Which ranks there are and where they meet their launcher says.
+    if (!settings.IsGiven(row.name) || row.name == "master_addr" || row.name == "local_rank") continue;
     const nlohmann::json& value = settings.Value(row.name);
     std::vector<std::string> words;
     for (const nlohmann::json& part : value.is_array() ? value : nlohmann::json::array({value}))

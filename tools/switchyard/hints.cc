@@ -50,7 +50,6 @@ bool HasBatchNorms(const ResolvedModel& model) {
 
 RunFacts FactsOf(const RunSetup& setup, const Mesh& mesh, Device& device) {
   return {.updates = kUnknownLength,
-          .updates_per_epoch = 1,
           .ranks = mesh.data,
           .hierarchy = NodesDivideData(setup.config, mesh),
           .batch_norms = HasBatchNorms(setup.resolved),

@@ -110,7 +110,7 @@ Status ExplainCommand(const CommandLine& line) {
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(world, c.pp, c.tp));
   std::optional<int64_t> updates = c.steps;
-  int64_t per_epoch = 1;
+  int64_t per_epoch = 0;
   if (data != nullptr) {
     SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, data->size(), mesh.data));
     updates = timetable.updates;

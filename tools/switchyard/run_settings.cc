@@ -20,7 +20,6 @@ namespace switchyard {
 namespace {
 
 constexpr char kAuto[] = "auto";
-constexpr double kSharedBucketMb = 12 * 1048576 * 4e-6;  // 12 * 2^20 numbers in f32
 
 SettingTable MakeTable() {
   std::vector<Setting> rows = TrainSettings();
@@ -173,12 +172,13 @@ Status DivideIntoMicroBatches(Settings& settings, bool automatic) {
   return OkStatus();
 }
 
-// A run goes on in the folder that it has; what was copied out of it begins another, which settings may name.
-void KeepRunFolder(const Saved& saved, int rank, Settings& settings) {
-  if (RunFolderOf(saved.folder).empty()) return;
+// A run goes on in the folder that it has; what was copied out of it begins another, which settings may name. One that
+// was started again was told the folder that it has.
+void KeepRunFolder(const Saved& saved, const std::string& path, int rank, Settings& settings) {
+  if (RunFolderOf(saved.folder).empty() || settings.SourceOf("resume") == kRestarted) return;
   for (const char* part : {"output", "tag", "suffix", "output_suffix"}) {
-    if (rank == 0 && settings.OriginOf(part) == Origin::kFlag)
-      LogWarning("--{} has no effect with --resume={}: the run goes on in its own folder", part, saved.folder);
+    if (rank == 0 && settings.Has(part) && settings.OriginOf(part) == Origin::kFlag)
+      LogWarning("--{} has no effect with --resume={}: the run goes on in its own folder", part, path);
     settings.Forget(part);
   }
 }
@@ -229,8 +229,6 @@ void FillFromModel(Settings& settings, const ResolvedModel& model, const Dataset
     recipe.erase(batch);  // what it means on these ranks, DecideBatch says
   }
   settings.Fill(recipe, Origin::kRecipe, name);
-  if (const int64_t zero = *settings.Get<int64_t>("zero"); zero > 0)
-    settings.Fill("bucket_mb", kSharedBucketMb, Origin::kDefault, fmt::format("--zero={}", zero));
   if (dataset == nullptr) return;
   settings.Fill("augmentation", AugmentationName(dataset->augmentation()), Origin::kDataset, source);
   settings.Fill("crop_ratio", JsonOf(dataset->crop_ratio()), Origin::kDataset, source);
@@ -267,7 +265,7 @@ StatusOr<Settings> SettingsOfResumedRun(const Settings& given, const ProcessMap&
   SY_RETURN_IF_ERROR(TakeFrom(saved, of_run));
   SY_RETURN_IF_ERROR(TakeFrom(saved, settings));
   FollowPrecision(of_run, given, processes.rank, settings);
-  KeepRunFolder(saved, processes.rank, settings);
+  KeepRunFolder(saved, path, processes.rank, settings);
   const int64_t kept = of_run.Get<int64_t>("global_batch_size").value_or(0);
   const int64_t global = GivenNumber(given, "global_batch_size").value_or(kept);
   if (given.Value("batch_size") == kAuto) {

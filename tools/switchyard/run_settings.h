@@ -41,6 +41,9 @@ struct CheckpointSettings {
 };
 StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path, const Settings& given);
 
+// The source of --resume where `switchyard launch --max_restarts` goes on with the run that it started.
+inline constexpr char kRestarted[] = "switchyard launch --max_restarts";
+
 // The same for going on with the run that --resume names on `processes`: its global batch is kept, divided anew where
 // their number changed. Only --global_batch_size changes it, with a warning; where it cannot be divided, the error says
 // what would do.

@@ -148,8 +148,13 @@ std::string OtherMicroBatches(const Settings& given, int64_t images, const std::
 std::string MoreImages(const Settings& given, int64_t images, const TrainConfig& c, int ranks) {
   const bool global = !given.IsGiven("batch_size");
   const int64_t least = int64_t{c.pp} * BatchUnit(c) * (global ? ranks / (c.pp * c.tp) : 1);
-  return fmt::format("the {} image{} that a rank has of an update cannot be divided so; use a smaller --pp, or --{}={}",
-                     images, images == 1 ? "" : "s", global ? "global_batch_size" : "batch_size", least);
+  std::string without;  // which would divide other images than those
+  for (const char* division : {"accumulation", "num_microbatches", "microbatch_size"}) {
+    if (given.IsGiven(division)) without += fmt::format("{} --{}", without.empty() ? " without" : " and", division);
+  }
+  return fmt::format(
+      "the {} image{} that a rank has of an update cannot be divided so; use a smaller --pp, or --{}={}{}", images,
+      images == 1 ? "" : "s", global ? "global_batch_size" : "batch_size", least, without);
 }
 
 }  // namespace

@@ -162,10 +162,9 @@ Status WriteSettings(const std::string& run_folder, const Settings& settings) {
 // begins anew, and what it wrote so far is kept beside it.
 Status TakeUpAgain(const std::string& run, int rank, Settings& settings) {
   if (ResolveCheckpoint(run).ok()) {
-    for (const char* act : {"pretrained", "reset_head", "output", "tag", "suffix", "output_suffix"})
-      settings.Forget(act);
+    for (const char* act : {"pretrained", "reset_head"}) settings.Forget(act);
     if (settings.Value("batch_size") == "auto") settings.Forget("batch_size");
-    settings.Replace("resume", run, Origin::kFlag, "switchyard launch --max_restarts");
+    settings.Replace("resume", run, Origin::kFlag, kRestarted);
     return OkStatus();
   }
   if (rank != 0 || !std::filesystem::exists(run)) return OkStatus();

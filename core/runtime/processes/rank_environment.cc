@@ -43,8 +43,8 @@ std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodeP
                           name == "SWITCHYARD_LAUNCH_REPORT" || name == kRestartedRun || name == "SWITCHYARD_TOKEN" ||
                           name == "SWITCHYARD_TOKEN_FILE";
     // What the launcher has read itself: ranks of the same names would hold it against the variables below.
-    const bool read =
-        name == "SWITCHYARD_NPROC_PER_NODE" || name == "SWITCHYARD_MASTER_ADDR" || name == "SWITCHYARD_ADDR";
+    const bool read = name == "SWITCHYARD_NPROC_PER_NODE" || name == "SWITCHYARD_MASTER_ADDR" ||
+                      name == "SWITCHYARD_ADDR" || name == "SWITCHYARD_LOCAL_RANK";
     if (!replaced && !read) variables.push_back(text);
   }
   const auto set = [&](const char* name, const auto& value) { variables.push_back(fmt::format("{}={}", name, value)); };
