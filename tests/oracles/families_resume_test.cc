@@ -20,7 +20,6 @@ TEST_P(FamilyResume, AnywhereEqualsTheUninterruptedRun) {
   Use(level, &config);
   if (level.fp16()) {  // overflows at first, falls at each of them, and grows after two updates
     config.loss_scale = "dynamic";
-    config.loss_scale = "dynamic";
     config.scaler_preset = "default";
     config.init_scale = 16777216;
     config.backoff_factor = 0.001f;

@@ -100,7 +100,6 @@ TEST_P(Family, ALossScaleChangesNoBit) {
   TrainConfig config = Config();
   if (level().fp16()) {
     config.loss_scale = "dynamic";
-    config.loss_scale = "dynamic";
     config.scaler_preset = "default";
     config.init_scale = 1024;
   } else {

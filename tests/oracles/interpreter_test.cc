@@ -228,7 +228,6 @@ TEST(PlayedShares, LeaveAnUpdateOutTogether) {
       config.batch_size = 1;
       config.bucket_mb = 0.02;
       config.loss_scale = "dynamic";
-      config.loss_scale = "dynamic";
       config.scaler_preset = "default";
       config.init_scale = 1024;
       config.hysteresis = 1;
@@ -254,7 +253,6 @@ class PlayedOverflow : public PlayedFamily {};
 
 TEST_P(PlayedOverflow, OnOneOfSixtyFourRanksLeavesTheUpdateOutOnAll) {
   TrainConfig config = Config();
-  config.loss_scale = "dynamic";
   config.loss_scale = "dynamic";
   config.scaler_preset = "default";
   config.init_scale = 1024;

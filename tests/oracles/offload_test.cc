@@ -190,7 +190,6 @@ TEST_P(Offload, LeavesOutWhatOverflowsAndClipsAveragesAndAccumulates) {
   *config.train_size *= 2;
   config.precision = "fp16";
   config.loss_scale = "dynamic";
-  config.loss_scale = "dynamic";
   config.scaler_preset = "default";
   config.init_scale = 1 << 21;  // half precision does not hold the first gradients
   config.hysteresis = 1;

@@ -211,7 +211,6 @@ TEST(PlayedPowerSgd, KeepsWhatIsLeftOverWhereAnUpdateIsLeftOut) {
     TrainConfig config = CompressingConfig("unet3d", 2, 1);
     Use(level, &config);
     config.loss_scale = "dynamic";
-    config.loss_scale = "dynamic";
     config.scaler_preset = "default";
     config.init_scale = 1024;
     config.hysteresis = 1;
