@@ -6,6 +6,7 @@
 #include "core/graph/ops/collective.h"
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/families.h"
 
@@ -183,7 +184,11 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     const OnMesh mesh(world,
                       {.data = world.size() / (config.tp * config.pp), .pipeline = config.pp, .tensor = config.tp});
     const auto setup = SettledRun(config, world);
-    ASSERT_TRUE(setup.ok()) << Message(setup.status());
+    if (!setup.ok()) {  // by what both begin with
+      ASSERT_THAT(Message(setup.status()), testing::HasSubstr("--pp=2 with"));
+      ASSERT_LT(++refused, Samples(world));
+      continue;
+    }
     TrainingPlans explained;
     const auto timetable = Timetable::Of(setup->config, setup->train->size(), world.data_size());
     ASSERT_TRUE(timetable.ok()) << Message(timetable.status());
