@@ -30,7 +30,7 @@ Status CanJoin(const Plugin& plugin, const World& world) {
     return FailedPrecondition("joins ranks of one node only, and there are {} nodes", world.processes.nodes);
   }
   if ((info.flags & SY_COLLECTIVE_UNLAUNCHED) != 0) {
-    return FailedPrecondition("this process was not started by the launcher that it needs, as mpirun is mpi's");
+    return FailedPrecondition("this process was not started by the launcher that it needs");
   }
   if (!info.Reaches(kHostMemory) && !info.Reaches(device.memory_kind)) {
     return FailedPrecondition("reaches neither host memory nor that of {} ({})", device.plugin, device.name);
