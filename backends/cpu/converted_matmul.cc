@@ -128,31 +128,22 @@ class ConvertedMatmul : public Kernel {
   void Finish(const Arguments& a, int64_t at, int64_t rows, int64_t column, int64_t columns, float* sums,
               int64_t stride) const {
     const auto element = [](const Rows& x, int64_t i) { return Rows{x.data + i * DtypeBytes(x.dtype), x.dtype}; };
+    MatmulRows m = {};
+    m.columns = columns;
+    m.stride = shape_.n;
+    m.alpha = 1;
+    m.activation = t_.activation;
+    m.accumulate = accumulate[0];
+    if (t_.bias) m.bias = element(In(a, optional_.bias), column);
     ParallelRanges(device->threads, rows, RowGrain(columns), [&](int64_t begin, int64_t end, int) {
-      float addend[kMostColumns];
-      const auto add = [&](float* row, const Rows& x) {
-        Vector().to_float(x.dtype, x.data, addend, columns);
-        Vector().reduce_into(SY_REDUCE_SUM, row, addend, columns);
-      };
-      for (int64_t r = begin; r < end; ++r) {
-        float* row = sums + r * stride;
-        const int64_t i = at + r * shape_.n;
-        const Rows t = {reinterpret_cast<char*>(row), SY_F32}, c = element(Out(a, 0), i);
-        if (t_.bias) add(row, element(In(a, optional_.bias), column));
-        if (t_.activation_gradient && t_.activation != SY_ACTIVATION_NONE) {
-          Vector().scale_by_activation_gradient(t_.activation, element(In(a, optional_.preactivation), i), t, 0,
-                                                columns);
-        } else if (!t_.activation_gradient) {
-          if (t_.save_preactivation) {
-            const Rows saved = element(Out(a, 1), i);
-            Vector().from_float(saved.dtype, row, saved.data, columns);
-          }
-          if (t_.activation != SY_ACTIVATION_NONE) Vector().activate(t_.activation, t, t, 0, columns);
-        }
-        if (t_.residual) add(row, element(In(a, optional_.residual), i));
-        if (accumulate[0]) add(row, c);
-        if (!in_place_) Vector().from_float(c.dtype, row, c.data, columns);
-      }
+      const int64_t i = at + begin * shape_.n;
+      MatmulRows part = m;
+      if (t_.activation_gradient && t_.activation != SY_ACTIVATION_NONE)
+        part.preactivation = element(In(a, optional_.preactivation), i);
+      if (t_.save_preactivation) part.saved = element(Out(a, 1), i);
+      if (t_.residual) part.residual = element(In(a, optional_.residual), i);
+      part.out = element(Out(a, 0), i);
+      Vector().finish_matmul(part, end - begin, sums + begin * stride, stride);
     });
   }
 

@@ -27,13 +27,16 @@ namespace amx {
 uint64_t attention_scratch(int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward);
 void attention(const AttentionHead& a);
 void attention_backward(const AttentionHead& a);
+bool has_tiles();
+void tile_pack(const TilePacking& a, int64_t piece);
+void tile_product(const TileProduct& a);
 }  // namespace amx
 #endif
 
 namespace {
 
 #if defined(SY_X86_64)
-// AMX has tiles beside what AVX-512 has, and they serve attention alone.
+// AMX has tiles beside what AVX-512 has, and they serve products alone: attention's and matmul's.
 const VectorKernels& AmxTable() {
   static const VectorKernels table = [] {
     VectorKernels t = avx512_bf16::kTable;
@@ -41,6 +44,9 @@ const VectorKernels& AmxTable() {
     t.attention_scratch = amx::attention_scratch;
     t.attention = amx::attention;
     t.attention_backward = amx::attention_backward;
+    t.has_tiles = amx::has_tiles;
+    t.tile_pack = amx::tile_pack;
+    t.tile_product = amx::tile_product;
     return t;
   }();
   return table;

@@ -288,6 +288,7 @@ KernelPointer PrepareMatmul(const Request& r) {
         !r.RequireElements(r.outputs[1], shape.m, "bias_gradient"))
       return nullptr;
   }
+  if (KernelPointer on_tiles = MakeTileMatmul(r, t, shape)) return on_tiles;
   if (PrimitiveTakes(r, t)) {
     try {
       return std::make_unique<Matmul>(r, t, shape);

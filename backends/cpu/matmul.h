@@ -1,7 +1,8 @@
-// What the two ways of computing a matmul share. oneDNN's primitive (matmul.cc) takes f32 everywhere, and bf16 where
-// the CPU multiplies it. Whatever else there is, f16 and bf16 on other CPUs and all that oneDNN has no own kernel for,
-// is converted (converted_matmul.cc): blocks of the operands become f32, are multiplied by oneDNN's f32 GEMM, and the
-// sums over the whole of K are rounded once. Everything here is immutable after construction.
+// What the three ways of computing a matmul share. bf16 on a CPU with AMX is ours (tile_matmul.cc). oneDNN's primitive
+// (matmul.cc) takes f32 everywhere, and bf16 where the CPU multiplies it without. Whatever else there is, f16 and bf16
+// on other CPUs and all that oneDNN has no own kernel for, is converted (converted_matmul.cc): blocks of the operands
+// become f32, are multiplied by oneDNN's f32 GEMM, and the sums over the whole of K are rounded once. Everything here
+// is immutable after construction. The shapes that are passed on were checked.
 #pragma once
 
 #include "backends/cpu/kernel.h"
@@ -34,7 +35,10 @@ class MatmulBiasGradient {
   int threads_;
 };
 
-// Takes every mix of float dtypes, all epilogues, and accumulation into every output. The shapes were checked.
+// Takes two factors of bf16 and no batch, all epilogues, and accumulation into every output; nullptr for all else.
+KernelPointer MakeTileMatmul(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape);
+
+// Takes every mix of float dtypes, all epilogues, and accumulation into every output.
 KernelPointer MakeConvertedMatmul(const Request& request, const sy_matmul_attributes& attributes,
                                   const MatmulShape& shape);
 

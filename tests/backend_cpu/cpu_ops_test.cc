@@ -182,10 +182,18 @@ TEST_F(CpuOps, MatmulRoundsTheWholeSumOnce) {
     return t;
   };
   for (const sy_dtype dtype : {SY_BF16, SY_F16})
-    for (const int ta : {0, 1})
-      for (const auto& [m, n, k] : {std::tuple{3, 5, 4000}, {1600, 4, 300}, {4, 1600, 300}}) {
-        Op op("matmul", sy_matmul_attributes{.transpose_a = ta, .alpha = 1});
-        const auto a = ta ? draw({k, m}, dtype) : draw({m, k}, dtype), b = draw({k, n}, dtype);
+    for (const int transposed : {0, 1, 2, 3})
+      for (const auto& [m, n, k] :
+           {std::tuple{3, 5, 4000},
+            {1600, 4, 300},
+            {4, 1600, 300},
+            {75, 40, 320},      // rows that lie as tiles want them, and some that are less than a panel
+            {2100, 34, 64},     // more rows …
+            {40, 3100, 64}}) {  // … and more columns than are packed at a time
+        const int ta = transposed & 1, tb = transposed >> 1;
+        Op op("matmul", sy_matmul_attributes{.transpose_a = ta, .transpose_b = tb, .alpha = 1});
+        const auto a = ta ? draw({k, m}, dtype) : draw({m, k}, dtype);
+        const auto b = tb ? draw({n, k}, dtype) : draw({k, n}, dtype);
         for (const sy_dtype out : {dtype, sy_dtype{SY_F32}}) {
           EXPECT_EQ(cpu_->Run(op, {a, b}, {Empty({m, n}, out)})[0],
                     reference_->Run(op, {a, b}, {Empty({m, n}, out)})[0])

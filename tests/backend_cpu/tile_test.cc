@@ -108,7 +108,8 @@ TEST(TileGemm, EveryShapeIsTheExactProductAndWritesNothingElse) {
               at(expected, i * ldc + j) = sum;
             }
           EmulatedTiles tiles;
-          MultiplyTiles(tiles, m, n, depth, {words_a.data(), lda}, {words_b.data(), ldb}, c.data(), ldc, add);
+          MultiplyTiles(tiles, m, n, depth, LeftFactor(words_a.data(), lda), RightFactor(words_b.data(), ldb), c.data(),
+                        ldc, add);
           ASSERT_EQ(c, expected) << m << " " << n << " " << depth << " " << add;
         }
 }

@@ -139,8 +139,10 @@ SY_INLINE void InterleaveRows(const float* a, const float* b, int64_t n, float* 
   }
 }
 
-// exp(scale·(x − largest)) over a row, zero beyond the tokens; returns the sum.
+// exp(scale·x − shift) over a row, zero beyond the tokens; returns the sum.
 float Probabilities(float* row, const Sizes& s, float scale, float shift) {
+  scale *= kLog2E;
+  shift *= kLog2E;
   const float sum = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
     const Floats e = Keep(Probability(Load(row + i, lanes) * scale - shift), lanes);
     Store(row + i, e);  // rows are padded to whole vectors

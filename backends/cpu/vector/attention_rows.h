@@ -55,12 +55,15 @@ inline void Bias(const AttentionHead& a, int64_t query, float* scores) {
   });
 }
 
-// exp(x) of a score less the largest, and 0 below exp(-69), some 2^-100, of which no sum beside the largest sees
-// anything: masks of -100 would make subnormal numbers of it, and so would gradients times what is a little larger, and
-// products with these take many times as long on some CPUs.
+// Probabilities are powers of two, of scores in units of ln 2.
+constexpr float kLog2E = 1.44269504088896341f;
+
+// 2^x of a score less the largest, and 0 below 2^-100, of which no sum beside the largest sees anything: masks of -100
+// would make subnormal numbers of it, and so would gradients times what is a little larger, and products with these
+// take many times as long on some CPUs.
 SY_INLINE Floats Probability(Floats x) {
-  const Floats least = Splat(-69.0f), e = Exp(least > x ? least : x);
-  return least > x ? Floats{} : e;
+  const Floats least = Splat(-100.0f), p = Exp2(least > x ? least : x);
+  return least > x ? Floats{} : p;
 }
 
 // The largest of scale·row, or 0 for a row that is masked out altogether.

@@ -117,6 +117,41 @@ struct AttentionHead {
   char* scratch;
 };
 
+// Products on tiles: a bf16 factor, packed for them (tile_matmul.cc says how) into panels of 32 lines, which are rows
+// of a left factor and columns of a right one, and steps of 32 elements along the inner dimension.
+constexpr int64_t kTilePanel = 32, kTileStep = 32;
+struct TilePacking {
+  const char* from;          // the first element of the first line
+  int64_t stride;            // elements from line to line if the depth is contiguous, else along the depth
+  bool depth_is_contiguous;  // pieces are then panels, else steps
+  bool right;
+  int64_t lines, depth;
+  float* to;  // 2 bytes an element of whole panels and steps
+};
+// What follows the sums of a matmul: out = act(alpha·sums + bias) + residual [+ out], saved what the activation takes;
+// or with a preactivation (alpha·sums + bias)·act'(preactivation) instead of act(…). Rows are `stride` elements apart.
+// streamed: what is written goes past the caches, whose lines are not read first then; a store fence is to follow.
+struct MatmulRows {
+  int64_t columns, stride;
+  float alpha;
+  int32_t activation;
+  bool accumulate, streamed;
+  Rows bias, preactivation, saved, residual, out;
+};
+// Rows [row, row + rows) and columns [column, column + columns) of left·right, both of which begin with a panel; `out`
+// begins there too. sums: as many rows and columns, of whole panels. next_row: where the rows begin that are multiplied
+// after these, or −1; they are fetched in advance.
+struct TileProduct {
+  const char* rows_in_place;  // the first `whole_rows` rows of the left factor, whole panels, as they lie, …
+  int64_t row_stride, whole_rows;
+  const float *left, *right;  // … the rest of them, packed; the right factor, packed
+  int64_t left_rows, right_columns, depth;
+  int64_t row, rows, column, columns, next_row;
+  float* sums;
+  int64_t sums_stride;
+  MatmulRows out;
+};
+
 // clang-format off
 #define SY_VECTOR_KERNELS(K)                                                                                              \
   K(void, to_float, (sy_dtype dtype, const void* from, float* to, int64_t n))                                             \
@@ -158,7 +193,11 @@ struct AttentionHead {
   K(void, dropout, (const DropoutSample& a, int64_t begin, int64_t end, float* scratch))                                  \
   K(uint64_t, attention_scratch, (int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward))                       \
   K(void, attention, (const AttentionHead& a))                                                                            \
-  K(void, attention_backward, (const AttentionHead& a))
+  K(void, attention_backward, (const AttentionHead& a))                                                                   \
+  K(bool, has_tiles, ())                                                                                                  \
+  K(void, tile_pack, (const TilePacking& a, int64_t piece))                                                               \
+  K(void, tile_product, (const TileProduct& a))                                                                           \
+  K(void, finish_matmul, (const MatmulRows& a, int64_t rows, const float* sums, int64_t sums_stride))
 // clang-format on
 
 struct VectorKernels {

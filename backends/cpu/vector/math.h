@@ -91,8 +91,10 @@ struct Normal {
   Floats tail, density;
 };
 SY_INLINE Normal NormalTail(Floats a) {
-  const Floats power = Splat(-150.0f), wanted = a * a * -0.721347520444481704f;  // exp(−a²/2) = 2^wanted
-  const Floats e = Exp2(power > wanted ? power : wanted);
+  // exp(−a²/2) = 2^wanted; 0 below 2^-120, so that no subnormal numbers come of it: they take many times as long.
+  const Floats least = Splat(-120.0f), wanted = a * a * -0.721347520444481704f,
+               power = Exp2(least > wanted ? least : wanted);
+  const Floats e = least > wanted ? Floats{} : power;
   const Floats t = Inverse(1.0f + (0.3275911f * 0.70710678118654752f) * a);
   Floats p = Splat(0.5f * 1.061405429f);
   p = p * t - 0.5f * 1.453152027f;

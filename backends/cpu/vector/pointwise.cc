@@ -1,6 +1,7 @@
 // One pointwise instruction on a block of elements, and the activations that follow or precede a matmul.
 #include "backends/cpu/vector/convert.h"
 #include "backends/cpu/vector/math.h"
+#include "backends/cpu/vector/matmul_rows.h"
 
 namespace switchyard::SY_ISA {
 namespace {
@@ -58,6 +59,10 @@ void scale_by_activation_gradient(int32_t activation, Rows x, Rows y, int64_t be
     default:
       return;
   }
+}
+
+void finish_matmul(const MatmulRows& a, int64_t rows, const float* sums, int64_t sums_stride) {
+  FinishMatmul(a, rows, sums, sums_stride);
 }
 
 void instruction(const sy_instruction& in, float* out, const float* a, const float* b, const float* c, int64_t n) {

@@ -81,6 +81,14 @@ TileWorkspace Layout(const TileSizes& s, bool backward, Arena* arena) {
   return w;
 }
 
+// Into the second-level cache: rows lie far apart, and one after another they would be waited for.
+void FetchRows(const char* from, int64_t stride, const TileSizes& s, bool written = false) {
+  for (int64_t t = 0; t < s.tokens; ++t)
+    for (int64_t i = 0; i < s.dim * 2; i += 64)
+      written ? __builtin_prefetch(from + t * stride * 2 + i, 1, 2)
+              : __builtin_prefetch(from + t * stride * 2 + i, 0, 2);
+}
+
 void Clear(float* words, int64_t n) {
   for (int64_t i = 0; i < n; ++i) words[i] = 0;
 }
@@ -88,32 +96,42 @@ void Clear(float* words, int64_t n) {
 // Rows of the head, padded with zeros: (rows, pairs).
 void CopyRows(const char* from, int64_t stride, const TileSizes& s, float* to) {
   for (int64_t t = 0; t < s.tokens; ++t) {
-    const char* row = from + t * stride * 2;
-    auto* words = reinterpret_cast<char*>(to + t * s.pairs);
-    __builtin_memcpy(words, row, static_cast<size_t>(s.dim * 2));
-    __builtin_memset(words + s.dim * 2, 0, static_cast<size_t>(s.pairs * 4 - s.dim * 2));
+    const auto* row = reinterpret_cast<const uint16_t*>(from) + t * stride;
+    auto* words = reinterpret_cast<uint16_t*>(to + t * s.pairs);
+    int64_t i = 0;
+    for (; i + kLanes <= s.dim; i += kLanes) StoreHalves(words + i, LoadHalves(row + i));
+    for (; i < 2 * s.pairs; i += kLanes) StoreHalves(words + i, i < s.dim ? LoadHalves(row + i, s.dim - i) : Halves{});
   }
   Clear(to + s.tokens * s.pairs, (s.rows - s.tokens) * s.pairs);
 }
 
 // Rows of the head as pairs along the tokens, padded with zeros: (depth, width).
 void PackPairs(const char* from, int64_t stride, const TileSizes& s, float* to) {
-  PackRows<true>(from, s.tokens, s.dim, stride, SY_BF16, s.width, to);
-  const int64_t packed = (s.tokens + 1) / 2;
-  Clear(to + packed * s.width, (s.depth - packed) * s.width);
+  const auto* rows = reinterpret_cast<const uint16_t*>(from);
+  for (int64_t t = 0; t < 2 * s.depth; t += 2, to += s.width)
+    for (int64_t i = 0; i < s.width; i += kLanes) {
+      const int64_t lanes = Max(0, Min(kLanes, s.dim - i));
+      const Halves low = t < s.tokens ? LoadHalves(rows + t * stride + i, lanes) : Halves{};
+      StorePairs(to + i, low, t + 1 < s.tokens ? LoadHalves(rows + (t + 1) * stride + i, lanes) : Halves{});
+    }
 }
 
 SY_INLINE void StoreNarrow(float* words, int64_t i, Halves h) {
   StoreHalves(reinterpret_cast<uint16_t*>(words) + i, h);
 }
 
-SY_INLINE void StorePairs(float* words, Halves low, Halves high) {
-  Store(words, Bits<Floats>(__builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16));
-}
-
 // Zero bf16 after the keys, up to the end of an inner dimension.
 SY_INLINE void ClearRest(float* words, const TileSizes& s) {
   for (int64_t i = RoundUp(s.tokens, kLanes); i < 2 * s.depth; i += kLanes) StoreNarrow(words, i, Halves{});
+}
+
+// D of the backward pass: rowsum(dO∘O) of row `query`.
+SY_INLINE float OutTimesGradient(const AttentionHead& a, int64_t query) {
+  const auto* out = reinterpret_cast<const uint16_t*>(a.out) + query * a.out_stride;
+  const auto* dout = reinterpret_cast<const uint16_t*>(a.dout) + query * a.out_stride;
+  return SumOver(a.head_dim, [&](int64_t i, int64_t lanes) SY_INLINED {
+    return FromBf16(LoadHalves(out + i, lanes)) * FromBf16(LoadHalves(dout + i, lanes));
+  });
 }
 
 // dS of one query from its P and dP, added to dbias.
@@ -131,46 +149,51 @@ struct ScoreGradient {
 void ScorePair(const AttentionHead& a, const TileSizes& s, const TileWorkspace& w, int64_t query, int64_t r,
                bool single, float* pairs, float* dpairs) {
   const bool biased = a.bias || a.mask;
-  const float scale = biased ? 1.0f : a.scale;
+  const float scale = (biased ? 1.0f : a.scale) * kLog2E;
   float *row = w.scores + r * s.keys, *drow = w.dscores + r * s.keys, *narrow = w.narrow + r * s.halves;
   const int64_t next = single ? 0 : 1;
   ScoreGradient gradients[2];
   for (int64_t j = 0; j <= next; ++j) {
     if (biased) Bias(a, query + j, row + j * s.keys);
-    gradients[j].sum = OutTimesGradient(a, query + j, w.out, w.out + s.width);
+    gradients[j].sum = OutTimesGradient(a, query + j);
     gradients[j].dbias = a.dbias ? a.dbias + (query + j) * s.tokens : nullptr;
   }
-  const float shifts[] = {a.logsumexp[query], a.logsumexp[query + next]};
+  const float shifts[] = {a.logsumexp[query] * kLog2E, a.logsumexp[query + next] * kLog2E};
   for (int64_t i = 0; i < s.rows; i += kLanes) {
     const int64_t lanes = Max(0, Min(kLanes, s.tokens - i));
     const Floats p = Keep(Probability(Load(row + i) * scale - shifts[0]), lanes);
-    const Halves first = ToBf16(gradients[0].At(a, p, drow, i, lanes));
-    Halves second_p = {}, second = {};
+    const Floats dp = gradients[0].At(a, p, drow, i, lanes);
+    Floats q = {}, dq = {};
     if (!single) {
-      const Floats q = Keep(Probability(Load(row + s.keys + i) * scale - shifts[1]), lanes);
-      second_p = ToBf16(q);
-      second = ToBf16(gradients[1].At(a, q, drow + s.keys, i, lanes));
+      q = Keep(Probability(Load(row + s.keys + i) * scale - shifts[1]), lanes);
+      dq = gradients[1].At(a, q, drow + s.keys, i, lanes);
     }
-    StorePairs(pairs + i, ToBf16(p), second_p);
-    StorePairs(dpairs + i, first, second);
-    StoreNarrow(narrow, i, first);
-    StoreNarrow(narrow + s.halves, i, second);
+    Store(pairs + i, ToFactors(p, q).words);
+    const FactorPair d = ToFactors(dp, dq);
+    Store(dpairs + i, d.words);
+    StoreNarrow(narrow, i, d.low);
+    StoreNarrow(narrow + s.halves, i, d.high);
   }
   ClearRest(narrow, s);
   ClearRest(narrow + s.halves, s);
 }
 
-// A gradient of the head from its transpose (width, rows) in f32. pairs (pairs, rows) and rows (rows, pairs): scratch.
+// A gradient of the head from its transpose (width, rows) in f32, sums that have no subnormal numbers. pairs (pairs,
+// rows) and rows (rows, pairs): scratch.
 void StoreTransposed(const float* transposed, const TileSizes& s, float* pairs, float* rows, char* to, int64_t stride) {
   for (int64_t d = 0; d < s.width; d += 2) {
     const float *low = transposed + d * s.keys, *high = low + s.keys;
     for (int64_t i = 0; i < s.rows; i += kLanes)
-      StorePairs(pairs + d / 2 * s.keys + i, ToBf16(Load(low + i)), ToBf16(Load(high + i)));
+      Store(pairs + d / 2 * s.keys + i, ToFactors(Load(low + i), Load(high + i)).words);
   }
   Clear(pairs + s.width / 2 * s.keys, (s.pairs - s.width / 2) * s.keys);
   Transpose(pairs, s.keys, s.pairs, s.rows, rows, s.pairs);
-  for (int64_t t = 0; t < s.tokens; ++t)
-    __builtin_memcpy(to + t * stride * 2, rows + t * s.pairs, static_cast<size_t>(s.dim * 2));
+  for (int64_t t = 0; t < s.tokens; ++t) {
+    const auto* row = reinterpret_cast<const uint16_t*>(rows + t * s.pairs);
+    auto* gradient = reinterpret_cast<uint16_t*>(to) + t * stride;
+    ForEachVector(s.dim, [&](int64_t i, int64_t lanes)
+                             SY_INLINED { StoreHalves(gradient + i, LoadHalves(row + i, lanes), lanes); });
+  }
 }
 
 }  // namespace
@@ -190,29 +213,34 @@ void TileAttention(const AttentionHead& a) {
   const int64_t keys = s.rows / kTileWords, width = s.width / kTileWords;
   Tiles tiles;
 
+  const char* const fetched[] = {a.k, a.v, a.q};
+  for (const char* rows : fetched) FetchRows(rows, a.stride, s);
   CopyRows(a.k, a.stride, s, w.rows);
   Transpose(w.rows, s.pairs, s.rows, s.pairs, w.keys, s.keys);
   PackPairs(a.v, a.stride, s, w.values);
   CopyRows(a.q, a.stride, s, w.rows);
   for (int64_t first = 0; first < s.tokens; first += kGroup) {
     const int64_t rows = Min(kGroup, s.tokens - first), m = RoundUp(rows, kTileWords) / kTileWords;
-    MultiplyTiles(tiles, m, keys, s.pairs / kTileWords, {w.rows + first * s.pairs, s.pairs}, {w.keys, s.keys}, w.scores,
-                  s.keys, false);
-    float sums[kGroup];
+    MultiplyTiles(tiles, m, keys, s.pairs / kTileWords, LeftFactor(w.rows + first * s.pairs, s.pairs),
+                  RightFactor(w.keys, s.keys), w.scores, s.keys, false);
+    float largest[kGroup], sums[kGroup] = {};
     for (int64_t r = 0; r < rows; ++r) {
       float *row = w.scores + r * s.keys, *narrow = w.narrow + r * s.halves;
       if (biased) Bias(a, first + r, row);
-      const float largest = LargestScore(row, s.tokens, scale);
+      largest[r] = LargestScore(row, s.tokens, scale);
+      const float shift = largest[r] * kLog2E;
       sums[r] = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
-        const Floats e = Keep(Probability(Load(row + i, lanes) * scale - largest), lanes);
-        StoreNarrow(narrow, i, ToBf16(e));
+        const Floats e = Keep(Probability(Load(row + i, lanes) * (scale * kLog2E) - shift), lanes);
+        StoreNarrow(narrow, i, ToFactor(e));
         return e;
       });
       ClearRest(narrow, s);
-      a.logsumexp[first + r] = largest + __builtin_logf(sums[r]);
     }
-    MultiplyTiles(tiles, m, width, s.depth / kTileWords, {w.narrow, s.halves}, {w.values, s.width}, w.out, s.width,
-                  false);
+    ForEachVector(rows, [&](int64_t i, int64_t lanes) SY_INLINED {
+      Store(a.logsumexp + first + i, Load(largest + i, lanes) + Log(Load(sums + i, lanes)), lanes);
+    });
+    MultiplyTiles(tiles, m, width, s.depth / kTileWords, LeftFactor(w.narrow, s.halves), RightFactor(w.values, s.width),
+                  w.out, s.width, false);
     for (int64_t r = 0; r < rows; ++r)
       StoreScaled(SY_BF16, w.out + r * s.width, 1.0f / sums[r], a.out + (first + r) * a.out_stride * 2, s.dim);
   }
@@ -225,6 +253,10 @@ void TileAttentionBackward(const AttentionHead& a) {
   const int64_t keys = s.rows / kTileWords, width = s.width / kTileWords, depth = s.pairs / kTileWords;
   Tiles tiles;
 
+  const char* const fetched[] = {a.k, a.v, a.q, a.dout, a.out};
+  for (int i = 0; i < 5; ++i) FetchRows(fetched[i], i < 3 ? a.stride : a.out_stride, s);
+  const char* const written[] = {a.dq, a.dk, a.dv};
+  for (const char* rows : written) FetchRows(rows, a.stride, s, true);
   CopyRows(a.k, a.stride, s, w.rows);
   Transpose(w.rows, s.pairs, s.rows, s.pairs, w.keys, s.keys);
   CopyRows(a.v, a.stride, s, w.rows);
@@ -241,10 +273,10 @@ void TileAttentionBackward(const AttentionHead& a) {
     const int64_t end = Min(begin + s.block, s.tokens);
     for (int64_t first = begin; first < end; first += kGroup) {
       const int64_t rows = Min(kGroup, end - first), m = RoundUp(rows, kTileWords) / kTileWords;
-      MultiplyTiles(tiles, m, keys, depth, {w.rows + first * s.pairs, s.pairs}, {w.keys, s.keys}, w.scores, s.keys,
-                    false);
-      MultiplyTiles(tiles, m, keys, depth, {w.dout + first * s.pairs, s.pairs}, {w.values, s.keys}, w.dscores, s.keys,
-                    false);
+      MultiplyTiles(tiles, m, keys, depth, LeftFactor(w.rows + first * s.pairs, s.pairs), RightFactor(w.keys, s.keys),
+                    w.scores, s.keys, false);
+      MultiplyTiles(tiles, m, keys, depth, LeftFactor(w.dout + first * s.pairs, s.pairs), RightFactor(w.values, s.keys),
+                    w.dscores, s.keys, false);
       float *pairs = w.score_pairs + (first - begin) / 2 * s.keys,
             *dpairs = w.dscore_pairs + (first - begin) / 2 * s.keys;
       for (int64_t r = 0; r < kGroup; r += 2, pairs += s.keys, dpairs += s.keys) {
@@ -255,16 +287,16 @@ void TileAttentionBackward(const AttentionHead& a) {
           Clear(dpairs, s.rows);
         }
       }
-      MultiplyTiles(tiles, m, width, s.depth / kTileWords, {w.narrow, s.halves}, {w.key_pairs, s.width}, w.out, s.width,
-                    false);
+      MultiplyTiles(tiles, m, width, s.depth / kTileWords, LeftFactor(w.narrow, s.halves),
+                    RightFactor(w.key_pairs, s.width), w.out, s.width, false);
       for (int64_t r = 0; r < rows; ++r)
         from_float(SY_BF16, w.out + r * s.width, a.dq + (first + r) * a.stride * 2, s.dim);
     }
     const int64_t steps = RoundUp(end - begin, kGroup) / kGroup;
-    MultiplyTiles(tiles, width, keys, steps, {w.dout_transposed + begin / 2, s.halves}, {w.score_pairs, s.keys},
-                  w.dvalues, s.keys, begin > 0);
-    MultiplyTiles(tiles, width, keys, steps, {w.queries_transposed + begin / 2, s.halves}, {w.dscore_pairs, s.keys},
-                  w.dkeys, s.keys, begin > 0);
+    MultiplyTiles(tiles, width, keys, steps, LeftFactor(w.dout_transposed + begin / 2, s.halves),
+                  RightFactor(w.score_pairs, s.keys), w.dvalues, s.keys, begin > 0);
+    MultiplyTiles(tiles, width, keys, steps, LeftFactor(w.queries_transposed + begin / 2, s.halves),
+                  RightFactor(w.dscore_pairs, s.keys), w.dkeys, s.keys, begin > 0);
   }
   StoreTransposed(w.dkeys, s, w.keys, w.rows, a.dk, a.stride);
   StoreTransposed(w.dvalues, s, w.keys, w.rows, a.dv, a.stride);

@@ -1,4 +1,5 @@
-// C (+)= A·B on tiles, for matrices that lie in the caches of one core, padded with zeros to whole tiles.
+// C (+)= A·B on tiles, for matrices that lie in the caches of one core, padded with zeros to whole tiles. A block of C
+// is TileBlock, of which attention (MultiplyTiles) and matmul (tile_matmul.cc) make theirs.
 //
 // A is bf16 in rows; B is words of pairs: word (k, n) holds elements (2k, n) and (2k + 1, n); C is f32. A block of 2 by
 // 2 tiles of C stays in four tiles while the inner dimension passes through the other four: a step of 32 along it loads
@@ -14,14 +15,53 @@
 
 namespace switchyard::SY_ISA {
 
+// Distances in words: from row to row of a tile, to the tile after it along the inner dimension, and to the tile beside
+// it in the block (below for A, to the right for B).
 struct TileMatrix {
   const float* words;
-  int64_t row;  // words from row to row
+  int64_t row, next, beside;
 };
+SY_INLINE TileMatrix LeftFactor(const float* words, int64_t row) { return {words, row, kTileWords, kTileWords * row}; }
+SY_INLINE TileMatrix RightFactor(const float* words, int64_t row) { return {words, row, kTileWords * row, kTileWords}; }
 
-template <int rows, int columns, typename T>
+// bf16 for a factor, subnormal numbers of which count as zero anyway.
+SY_INLINE Halves ToFactor(Floats v) {
+#if defined(__AVX512BF16__)
+  return Bits<Halves>(_mm512_cvtneps_pbh(v));
+#else
+  return ToBf16(v);
+#endif
+}
+
+// Two vectors as factors, and as words of their pairs.
+struct FactorPair {
+  Halves low, high;
+  Floats words;
+};
+SY_INLINE FactorPair ToFactors(Floats low, Floats high) {
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+  typedef int16_t Lanes __attribute__((vector_size(64)));
+  const Lanes order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i both = Bits<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  return {Bits<Halves>(_mm512_castsi512_si256(both)), Bits<Halves>(_mm512_extracti64x4_epi64(both, 1)),
+          Bits<Floats>(_mm512_permutexvar_epi16(Bits<__m512i>(order), both))};
+#else
+  const Halves first = ToFactor(low), second = ToFactor(high);
+  return {first, second,
+          Bits<Floats>(__builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16)};
+#endif
+}
+
+// Words of pairs.
+SY_INLINE void StorePairs(float* words, Halves low, Halves high) {
+  Store(words, Bits<Floats>(__builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16));
+}
+
+// beside(): called at every step, for what can be done while the tiles multiply.
+template <int rows, int columns, typename T, typename Beside>
 SY_INLINE void TileBlock(T& tiles, int64_t depth, const TileMatrix& a, const TileMatrix& b, float* c, int64_t ldc,
-                         bool add) {
+                         bool add, Beside beside) {
   const int64_t a_bytes = a.row * 4, b_bytes = b.row * 4, c_bytes = ldc * 4;
   const auto right = c + kTileWords, below = c + kTileWords * ldc;
   if (add) {
@@ -36,16 +76,17 @@ SY_INLINE void TileBlock(T& tiles, int64_t depth, const TileMatrix& a, const Til
     if constexpr (rows == 2 && columns == 2) tiles.template Zero<3>();
   }
   const float *left = a.words, *top = b.words;
-  for (int64_t k = 0; k < depth; ++k, left += kTileWords, top += kTileWords * b.row) {
+  for (int64_t k = 0; k < depth; ++k, left += a.next, top += b.next) {
+    beside();
     tiles.template Load<6>(top, b_bytes);
     tiles.template Load<4>(left, a_bytes);
     tiles.template MultiplyAdd<0, 4, 6>();
     if constexpr (columns == 2) {
-      tiles.template Load<7>(top + kTileWords, b_bytes);
+      tiles.template Load<7>(top + b.beside, b_bytes);
       tiles.template MultiplyAdd<1, 4, 7>();
     }
     if constexpr (rows == 2) {
-      tiles.template Load<5>(left + kTileWords * a.row, a_bytes);
+      tiles.template Load<5>(left + a.beside, a_bytes);
       tiles.template MultiplyAdd<2, 5, 6>();
     }
     if constexpr (rows == 2 && columns == 2) tiles.template MultiplyAdd<3, 5, 7>();
@@ -58,17 +99,16 @@ SY_INLINE void TileBlock(T& tiles, int64_t depth, const TileMatrix& a, const Til
 
 template <int columns, typename T>
 void TilePanel(T& tiles, int64_t m, int64_t depth, TileMatrix a, const TileMatrix& b, float* c, int64_t ldc, bool add) {
-  for (; m >= 2; m -= 2, a.words += 2 * kTileWords * a.row, c += 2 * kTileWords * ldc)
-    TileBlock<2, columns>(tiles, depth, a, b, c, ldc, add);
-  if (m > 0) TileBlock<1, columns>(tiles, depth, a, b, c, ldc, add);
+  for (; m >= 2; m -= 2, a.words += 2 * a.beside, c += 2 * kTileWords * ldc)
+    TileBlock<2, columns>(tiles, depth, a, b, c, ldc, add, [] {});
+  if (m > 0) TileBlock<1, columns>(tiles, depth, a, b, c, ldc, add, [] {});
 }
 
 // C (m, n) = A (m, depth) · B [+ C]; m, n and depth count tiles: 16 rows, 16 columns, 32 elements.
 template <typename T>
 void MultiplyTiles(T& tiles, int64_t m, int64_t n, int64_t depth, const TileMatrix& a, TileMatrix b, float* c,
                    int64_t ldc, bool add) {
-  for (; n >= 2; n -= 2, b.words += 2 * kTileWords, c += 2 * kTileWords)
-    TilePanel<2>(tiles, m, depth, a, b, c, ldc, add);
+  for (; n >= 2; n -= 2, b.words += 2 * b.beside, c += 2 * kTileWords) TilePanel<2>(tiles, m, depth, a, b, c, ldc, add);
   if (n > 0) TilePanel<1>(tiles, m, depth, a, b, c, ldc, add);
 }
 

@@ -255,8 +255,8 @@ void BenchmarkTransformer(Bench& bench, int64_t batch, int64_t width, int depth,
   adamw.beta1 = 0.9f;
   adamw.beta2 = 0.999f;
   adamw.eps = 1e-8f;
-  bench.Row("optimizer_update", 1, 0, "optimizer_update", adamw,
-            {one, Tensor(SY_I32, {1}), one, one, state, state, state, state}, {state, state, state});
+  bench.Row("optimizer_update", 1, 0, "optimizer_update", adamw, {one, one, one, one, state, state, state, state},
+            {state, state, state});
   bench.Row("squared_norm", 1, 0, "squared_norm", sy_axes_attributes{}, {state}, {one});
   if (dtype != SY_F32) {
     sy_pointwise_attributes convert = {};
