@@ -32,7 +32,6 @@ class ConvertedMatmul : public Kernel {
       : Kernel(request),
         t_(attributes),
         shape_(shape),
-        optional_(attributes),
         bias_gradient_(shape, t_.transpose_a, device->threads),
         rows_(Piece(shape.m, kMostRows)),
         columns_(Piece(shape.n, kMostColumns)),
@@ -127,29 +126,16 @@ class ConvertedMatmul : public Kernel {
   // What follows the product, on a block of C whose first element is `at`.
   void Finish(const Arguments& a, int64_t at, int64_t rows, int64_t column, int64_t columns, float* sums,
               int64_t stride) const {
-    const auto element = [](const Rows& x, int64_t i) { return Rows{x.data + i * DtypeBytes(x.dtype), x.dtype}; };
-    MatmulRows m = {};
-    m.columns = columns;
-    m.stride = shape_.n;
-    m.alpha = 1;
-    m.activation = t_.activation;
-    m.accumulate = accumulate[0];
-    if (t_.bias) m.bias = element(In(a, optional_.bias), column);
     ParallelRanges(device->threads, rows, RowGrain(columns), [&](int64_t begin, int64_t end, int) {
-      const int64_t i = at + begin * shape_.n;
-      MatmulRows part = m;
-      if (t_.activation_gradient && t_.activation != SY_ACTIVATION_NONE)
-        part.preactivation = element(In(a, optional_.preactivation), i);
-      if (t_.save_preactivation) part.saved = element(Out(a, 1), i);
-      if (t_.residual) part.residual = element(In(a, optional_.residual), i);
-      part.out = element(Out(a, 0), i);
-      Vector().finish_matmul(part, end - begin, sums + begin * stride, stride);
+      MatmulRows m = AfterSums(*this, a, t_, shape_, at + begin * shape_.n, column, columns);
+      m.alpha = 1;  // the sums have it
+      m.accumulate = accumulate[0];
+      Vector().finish_matmul(m, end - begin, sums + begin * stride, stride);
     });
   }
 
   sy_matmul_attributes t_;
   MatmulShape shape_;
-  MatmulInputs optional_;
   MatmulBiasGradient bias_gradient_;
   int64_t rows_, columns_, depth_;  // of a block
   bool has_epilogue_ = false;

@@ -8,7 +8,7 @@ namespace switchyard {
 namespace {
 
 // The most that is packed of a factor at a time, in elements (19 MB) and in rows or columns. The inner dimension is cut
-// where the sums are made in the output itself; else it is whole.
+// where its parts can be added in the output; else it is whole.
 constexpr int64_t kMostElements = 3072 * 3072, kMostRows = 2048, kMostColumns = 3072;
 constexpr int64_t kMostDepth = 2048, kMostWholeDepth = 65536;
 // Of a piece of C. Its sums (614 KB), and twice 256 elements of its rows and of its columns (197 KB each), are together
@@ -19,7 +19,8 @@ constexpr int64_t kPitch = kPieceColumns + 16;
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// The length of equal pieces of n, none above `most`, whole panels.
+// The length of equal pieces of n, none above `most` but for what makes them whole panels (and steps).
+static_assert(kTilePanel == kTileStep);
 int64_t Piece(int64_t n, int64_t most) {
   const int64_t pieces = (n + most - 1) / most;
   return RoundUp((n + pieces - 1) / pieces, kTilePanel);
@@ -31,12 +32,11 @@ class TileMatmul : public Kernel {
       : Kernel(request),
         t_(attributes),
         shape_(shape),
-        optional_(attributes),
         bias_gradient_(shape, t_.transpose_a, device->threads),
-        depth_(Divides(request, attributes) ? Piece(shape.k, kMostDepth) : shape.k),
+        depth_(CanCutDepth(request, attributes) ? Piece(shape.k, kMostDepth) : shape.k),
         rows_(Piece(shape.m, std::min(kMostRows, kMostElements / depth_))),
         columns_(Piece(shape.n, std::min(kMostColumns, kMostElements / depth_))),
-        in_place_(!t_.transpose_a && shape.k % kTileStep == 0 && shape.k % kPages != 0),
+        in_place_(!t_.transpose_a && shape.k % kTileStep == 0 && shape.k % kPageElements != 0),
         piece_rows_(Piece(std::min(rows_, shape.m), kPieceRows)),
         piece_columns_(Piece(std::min(columns_, shape.n), kPieceColumns)) {
     // Some pieces for each thread, so that those that are ready sooner take more.
@@ -58,9 +58,10 @@ class TileMatmul : public Kernel {
     if (t_.bias_gradient) bias_partial_ = take(bias_gradient_.workspace_bytes());
   }
 
-  // Whether the inner dimension may be cut: the sums are made in an output of f32, and nothing follows them.
-  static bool Divides(const Request& r, const sy_matmul_attributes& t) {
-    return r.outputs[0].dtype == SY_F32 && !t.bias && t.activation == SY_ACTIVATION_NONE && !t.residual;
+  // Whether the inner dimension may be cut: its parts can be added in an output of f32, and nothing follows them.
+  static bool CanCutDepth(const Request& r, const sy_matmul_attributes& t) {
+    return r.outputs[0].dtype == SY_F32 && !t.bias && t.activation == SY_ACTIVATION_NONE && !t.save_preactivation &&
+           !t.residual;
   }
 
   void Run(const Arguments& a) const override {
@@ -74,7 +75,7 @@ class TileMatmul : public Kernel {
  private:
   static constexpr int64_t kPiecesPerThread = 3;
   // Elements of 4 KiB: rows that far apart fall into one set of the first-level cache.
-  static constexpr int64_t kPages = 2048;
+  static constexpr int64_t kPageElements = 2048;
 
   uint64_t SumsBytes() const { return static_cast<uint64_t>(piece_rows_ * kPitch) * sizeof(float); }
 
@@ -134,33 +135,16 @@ class TileMatmul : public Kernel {
       p.next_row = i + threads < down * across ? (i + threads) % down * piece_rows_ : -1;
       p.sums = a.Workspace<float>(sums_ + static_cast<uint64_t>(thread) * SumsBytes());
       p.sums_stride = kPitch;
-      p.out = Destination(a, row + p.row, column + p.column, p.columns, first > 0);
+      const int64_t at = (row + p.row) * shape_.n + column + p.column;
+      p.out = AfterSums(*this, a, t_, shape_, at, column + p.column, p.columns);
+      p.out.accumulate = accumulate[0] || first > 0;
+      p.out.streamed = !p.out.accumulate;
       Vector().tile_product(p);
     });
   }
 
-  MatmulRows Destination(const Arguments& a, int64_t row, int64_t column, int64_t columns, bool add) const {
-    const auto element = [](const Rows& x, int64_t i) { return Rows{x.data + i * DtypeBytes(x.dtype), x.dtype}; };
-    const int64_t at = row * shape_.n + column;
-    MatmulRows m = {};
-    m.columns = columns;
-    m.stride = shape_.n;
-    m.alpha = t_.alpha;
-    m.activation = t_.activation;
-    m.accumulate = accumulate[0] || add;
-    m.streamed = !m.accumulate;
-    if (t_.bias) m.bias = element(In(a, optional_.bias), column);
-    if (t_.activation_gradient && t_.activation != SY_ACTIVATION_NONE)
-      m.preactivation = element(In(a, optional_.preactivation), at);
-    if (t_.save_preactivation) m.saved = element(Out(a, 1), at);
-    if (t_.residual) m.residual = element(In(a, optional_.residual), at);
-    m.out = element(Out(a, 0), at);
-    return m;
-  }
-
   sy_matmul_attributes t_;
   MatmulShape shape_;
-  MatmulInputs optional_;
   MatmulBiasGradient bias_gradient_;
   int64_t depth_, rows_, columns_;                               // packed at a time
   bool in_place_;                                                // whole panels of rows are multiplied where they lie
@@ -174,7 +158,7 @@ KernelPointer MakeTileMatmul(const Request& request, const sy_matmul_attributes&
   const bool is_bf16 = request.inputs[0].dtype == SY_BF16 && request.inputs[1].dtype == SY_BF16;
   const bool is_empty = shape.m == 0 || shape.n == 0 || shape.k == 0;
   if (!Vector().has_tiles() || !is_bf16 || shape.batch != 1 || is_empty) return nullptr;
-  if (shape.k > kMostWholeDepth && !TileMatmul::Divides(request, attributes)) return nullptr;
+  if (shape.k > kMostWholeDepth && !TileMatmul::CanCutDepth(request, attributes)) return nullptr;
   return std::make_unique<TileMatmul>(request, attributes, shape);
 }
 

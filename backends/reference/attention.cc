@@ -101,9 +101,9 @@ void RunAttention(Call& call) {
         const double largest = *std::max_element(s.begin(), s.end());
         double sum = 0;
         for (const double score : s) sum += std::exp(score - largest);
-        const double logsumexp = call.output(1)[l.Row(b, h, i)] = largest + std::log(sum);
+        call.output(1)[l.Row(b, h, i)] = largest + std::log(sum);
         for (int64_t j = 0; j < l.t; ++j) {
-          AddScaled(call.output(0), l.Out(b, i, h), std::exp(s[static_cast<size_t>(j)] - logsumexp), qkv,
+          AddScaled(call.output(0), l.Out(b, i, h), std::exp(s[static_cast<size_t>(j)] - largest) / sum, qkv,
                     l.Qkv(b, j, 2, h), l.d);
         }
       }

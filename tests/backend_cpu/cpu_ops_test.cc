@@ -224,10 +224,10 @@ TEST_F(CpuOps, MatmulOfMixedDtypesAgrees) {
 
 TEST_F(CpuOps, MatmulEpiloguesAgree) {
   for (const sy_dtype dtype : kFloats)
-    for (const int m : {5, 700})
+    for (const auto& [m, n] : {std::pair{5, 24}, {700, 24}, {70, 100}})
       for (int activation = SY_ACTIVATION_NONE; activation <= SY_ACTIVATION_SILU; ++activation)
         for (const float alpha : {1.0f, 0.5f}) {
-          const int n = 24, k = 16;
+          const int k = 16;
           const auto a = Random({m, k}, dtype), b = Random({n, k}, dtype, 0, 0.3), bias = Random({n});
           const auto full = Random({m, n}, dtype);
           sy_matmul_attributes t{.transpose_b = 1, .alpha = alpha, .bias = 1, .activation = activation};
@@ -240,6 +240,13 @@ TEST_F(CpuOps, MatmulEpiloguesAgree) {
           t = {.transpose_b = 1, .alpha = alpha, .activation = activation, .activation_gradient = 1};
           Agree(Op("matmul", t), {a, b, full}, {Empty({m, n}, dtype)});
         }
+}
+
+// However the inner dimension is cut: what is saved is the whole sum, scaled.
+TEST_F(CpuOps, MatmulOfALongInnerDimensionSavesTheWholeSum) {
+  for (const sy_dtype dtype : kFloats)
+    Agree(Op("matmul", sy_matmul_attributes{.alpha = 0.5f, .save_preactivation = 1}),
+          {Random({40, 2080}, dtype), Random({2080, 40}, dtype)}, {Empty({40, 40}), Empty({40, 40})});
 }
 
 TEST_F(CpuOps, MatmulWeightGradientsAccumulateBesideTheBiasGradient) {
@@ -308,6 +315,26 @@ TEST_F(CpuOps, AttentionIgnoresWhatAMaskForbids) {
   for (const sy_dtype dtype : {SY_F32, SY_BF16})
     Agree(Op("attention", sy_attention_attributes{.scale = 0.2f, .mask = 1}), {Random({2, 20, 3, 2, 16}, dtype), mask},
           {Empty({2, 20, 2, 16}, dtype), Empty({2, 2, 20})}, dtype == SY_BF16 ? 1e-3 : 2e-5);
+}
+
+// Rows whose every key is masked with a large number weigh all alike.
+TEST_F(CpuOps, AttentionOfRowsThatAreMaskedOutIsTheMean) {
+  for (const float masked : {-1e4f, -1e9f, -1e30f, std::numeric_limits<float>::lowest()})
+    for (const sy_dtype dtype : {SY_F32, SY_BF16}) {
+      auto mask = Random({1, 20, 20});
+      for (size_t i = 4 * 20; i < 5 * 20; ++i) mask.values[i] = masked;
+      const sy_attention_attributes t{.scale = 0.2f, .mask = 1};
+      auto qkv = Random({1, 20, 3, 1, 16}, dtype);
+      const auto dout = Random({1, 20, 1, 16}, dtype);
+      // Beside such numbers f32 would lose the digits of scores that are not 0.
+      std::fill_n(qkv.values.begin() + 4 * 3 * 16, 16, ToBits(dtype, 0.0f));
+      std::vector<Tensor> expected;
+      const auto forward = Agree(Op("attention", t), {qkv, mask}, {Empty({1, 20, 1, 16}, dtype), Empty({1, 1, 20})},
+                                 dtype == SY_BF16 ? 1e-3 : 2e-5, &expected);
+      ASSERT_EQ(forward.size(), 2u);
+      Agree(Op("attention_backward", t), {qkv, expected[0], expected[1], dout, mask}, {Empty({1, 20, 3, 1, 16}, dtype)},
+            5e-5);
+    }
 }
 
 // As windows of Swin are masked: what such scores weigh, exp(-100), is a subnormal number, and its products are, which
@@ -547,7 +574,7 @@ Op Program(std::vector<sy_instruction> instructions, std::vector<int32_t> output
   return Op("pointwise", t);
 }
 
-// Which take many times as long on some CPUs, for values that are 0 to everybody.
+// Subnormal numbers take many times as long on some CPUs, here for values that are 0 to everybody.
 TEST_F(CpuOps, GeluMakesNoSubnormalNumbersOfLargeOnes) {
   Tensor x = Empty({3000});
   for (int i = 0; i < 3000; ++i) x.values.push_back(ToBits(SY_F32, -0.01f * static_cast<float>(i)));
@@ -747,14 +774,16 @@ TEST_F(CpuOps, OptimizersAgree) {
         }
 }
 
-TEST_F(CpuOps, ResultsRepeatBitForBit) {
-  const auto x = Random({500, 384}), y = Random({500, 384});
-  const Op op("matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1, .bias_gradient = 1});
-  const auto once = cpu_->Run(op, {x, y}, {Empty({384, 384}), Empty({384})});
-  for (int i = 0; i < 3; ++i) {
-    const auto again = cpu_->Run(op, {x, y}, {Empty({384, 384}), Empty({384})});
-    EXPECT_EQ(once[0], again[0]);
-    EXPECT_EQ(once[1], again[1]);
+TEST_F(CpuOps, MatmulRepeatsBitForBit) {
+  for (const sy_dtype dtype : kBoth) {
+    const auto x = Random({500, 384}, dtype), y = Random({500, 384}, dtype);
+    const Op op("matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1, .bias_gradient = 1});
+    const auto once = cpu_->Run(op, {x, y}, {Empty({384, 384}), Empty({384})});
+    for (int i = 0; i < 3; ++i) {
+      const auto again = cpu_->Run(op, {x, y}, {Empty({384, 384}), Empty({384})});
+      EXPECT_EQ(once[0], again[0]);
+      EXPECT_EQ(once[1], again[1]);
+    }
   }
 }
 

@@ -48,6 +48,9 @@ std::vector<Case> Cases() {
        {x, x},
        {F32({96, 96}), row}},
       {Op("matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 1}), {small, small}, {Of(SY_F16, {64, 64})}},
+      {Op("matmul", sy_matmul_attributes{.alpha = 1}),
+       {Of(SY_BF16, {600, 96}), Of(SY_BF16, {96, 64})},
+       {Of(SY_BF16, {600, 64})}},
       {Op("attention", sy_attention_attributes{.scale = 0.25f}), {qkv}, {F32({2, 33, 2, 16}), F32({2, 2, 33})}},
       {Op("layer_norm", sy_layer_norm_attributes{.eps = 1e-5f}), {half, row, row}, {half, mean, mean}},
       // As it is, by way of f32, with reordered weights, and a gradient that is brought back.

@@ -11,6 +11,31 @@
 namespace switchyard::SY_ISA {
 namespace {
 
+// pairs: word (i, d) = elements (2i, d) and (2i + 1, d). Else a copy in f32. Columns padded to `width` with zeros, rows
+// to a pair.
+template <bool pairs>
+void PackRows(const char* rows, int64_t count, int64_t dim, int64_t stride, sy_dtype dtype, int64_t width,
+              float* words) {
+  if constexpr (pairs) {
+    const auto* from = reinterpret_cast<const uint16_t*>(rows);
+    auto* to = reinterpret_cast<uint32_t*>(words);
+    for (int64_t i = 0; i < count; i += 2, to += width) {
+      const uint16_t *low = from + i * stride, *high = low + stride;
+      if (i + 1 < count) {
+        for (int64_t d = 0; d < dim; ++d) to[d] = low[d] | uint32_t{high[d]} << 16;
+      } else {
+        for (int64_t d = 0; d < dim; ++d) to[d] = low[d];
+      }
+      for (int64_t d = dim; d < width; ++d) to[d] = 0;
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i, words += width) {
+      to_float(dtype, rows + i * stride * ElementBytes(dtype), words, dim);
+      for (int64_t d = dim; d < width; ++d) words[d] = 0;
+    }
+  }
+}
+
 // Sizes in words or rows. Blocks of queries are even (pairs) and sized so that a block of scores stays in the L2 cache.
 struct Sizes {
   int64_t tokens, dim;       // as given
@@ -141,8 +166,6 @@ SY_INLINE void InterleaveRows(const float* a, const float* b, int64_t n, float* 
 
 // exp(scale·x − shift) over a row, zero beyond the tokens; returns the sum.
 float Probabilities(float* row, const Sizes& s, float scale, float shift) {
-  scale *= kLog2E;
-  shift *= kLog2E;
   const float sum = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
     const Floats e = Keep(Probability(Load(row + i, lanes) * scale - shift), lanes);
     Store(row + i, e);  // rows are padded to whole vectors
@@ -219,7 +242,7 @@ void Backward(const AttentionHead& a) {
       float *row = w.scores + r * s.keys, *drow = w.dscores + r * s.keys;
       if (biased) Bias(a, first + r, row);
       Probabilities(row, s, scale, a.logsumexp[first + r]);
-      const float sum = OutTimesGradient(a, first + r, w.out, w.out + s.width);  // w.out: free until dQ is computed
+      const float sum = OutTimesGradient(a, first + r);
       float* dbias = a.dbias ? a.dbias + (first + r) * s.tokens : nullptr;
       for (int64_t i = 0; i < columns; i += kLanes) {
         const Floats ds = Load(row + i) * (Load(drow + i) - sum);

@@ -82,11 +82,9 @@ TileWorkspace Layout(const TileSizes& s, bool backward, Arena* arena) {
 }
 
 // Into the second-level cache: rows lie far apart, and one after another they would be waited for.
-void FetchRows(const char* from, int64_t stride, const TileSizes& s, bool written = false) {
+void FetchRows(const char* from, int64_t stride, const TileSizes& s) {
   for (int64_t t = 0; t < s.tokens; ++t)
-    for (int64_t i = 0; i < s.dim * 2; i += 64)
-      written ? __builtin_prefetch(from + t * stride * 2 + i, 1, 2)
-              : __builtin_prefetch(from + t * stride * 2 + i, 0, 2);
+    for (int64_t i = 0; i < s.dim * 2; i += 64) __builtin_prefetch(from + t * stride * 2 + i, 0, 2);
 }
 
 void Clear(float* words, int64_t n) {
@@ -125,15 +123,6 @@ SY_INLINE void ClearRest(float* words, const TileSizes& s) {
   for (int64_t i = RoundUp(s.tokens, kLanes); i < 2 * s.depth; i += kLanes) StoreNarrow(words, i, Halves{});
 }
 
-// D of the backward pass: rowsum(dO∘O) of row `query`.
-SY_INLINE float OutTimesGradient(const AttentionHead& a, int64_t query) {
-  const auto* out = reinterpret_cast<const uint16_t*>(a.out) + query * a.out_stride;
-  const auto* dout = reinterpret_cast<const uint16_t*>(a.dout) + query * a.out_stride;
-  return SumOver(a.head_dim, [&](int64_t i, int64_t lanes) SY_INLINED {
-    return FromBf16(LoadHalves(out + i, lanes)) * FromBf16(LoadHalves(dout + i, lanes));
-  });
-}
-
 // dS of one query from its P and dP, added to dbias.
 struct ScoreGradient {
   float sum, *dbias;
@@ -149,7 +138,7 @@ struct ScoreGradient {
 void ScorePair(const AttentionHead& a, const TileSizes& s, const TileWorkspace& w, int64_t query, int64_t r,
                bool single, float* pairs, float* dpairs) {
   const bool biased = a.bias || a.mask;
-  const float scale = (biased ? 1.0f : a.scale) * kLog2E;
+  const float scale = biased ? 1.0f : a.scale;
   float *row = w.scores + r * s.keys, *drow = w.dscores + r * s.keys, *narrow = w.narrow + r * s.halves;
   const int64_t next = single ? 0 : 1;
   ScoreGradient gradients[2];
@@ -158,7 +147,7 @@ void ScorePair(const AttentionHead& a, const TileSizes& s, const TileWorkspace& 
     gradients[j].sum = OutTimesGradient(a, query + j);
     gradients[j].dbias = a.dbias ? a.dbias + (query + j) * s.tokens : nullptr;
   }
-  const float shifts[] = {a.logsumexp[query] * kLog2E, a.logsumexp[query + next] * kLog2E};
+  const float shifts[] = {a.logsumexp[query], a.logsumexp[query + next]};
   for (int64_t i = 0; i < s.rows; i += kLanes) {
     const int64_t lanes = Max(0, Min(kLanes, s.tokens - i));
     const Floats p = Keep(Probability(Load(row + i) * scale - shifts[0]), lanes);
@@ -227,10 +216,9 @@ void TileAttention(const AttentionHead& a) {
     for (int64_t r = 0; r < rows; ++r) {
       float *row = w.scores + r * s.keys, *narrow = w.narrow + r * s.halves;
       if (biased) Bias(a, first + r, row);
-      largest[r] = LargestScore(row, s.tokens, scale);
-      const float shift = largest[r] * kLog2E;
+      const float shift = largest[r] = LargestScore(row, s.tokens, scale);
       sums[r] = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
-        const Floats e = Keep(Probability(Load(row + i, lanes) * (scale * kLog2E) - shift), lanes);
+        const Floats e = Keep(Probability(Load(row + i, lanes) * scale - shift), lanes);
         StoreNarrow(narrow, i, ToFactor(e));
         return e;
       });
@@ -253,10 +241,10 @@ void TileAttentionBackward(const AttentionHead& a) {
   const int64_t keys = s.rows / kTileWords, width = s.width / kTileWords, depth = s.pairs / kTileWords;
   Tiles tiles;
 
-  const char* const fetched[] = {a.k, a.v, a.q, a.dout, a.out};
-  for (int i = 0; i < 5; ++i) FetchRows(fetched[i], i < 3 ? a.stride : a.out_stride, s);
-  const char* const written[] = {a.dq, a.dk, a.dv};
-  for (const char* rows : written) FetchRows(rows, a.stride, s, true);
+  const char* const fetched[] = {a.k, a.v, a.q, a.dq, a.dk, a.dv};
+  for (const char* rows : fetched) FetchRows(rows, a.stride, s);
+  FetchRows(a.dout, a.out_stride, s);
+  FetchRows(a.out, a.out_stride, s);
   CopyRows(a.k, a.stride, s, w.rows);
   Transpose(w.rows, s.pairs, s.rows, s.pairs, w.keys, s.keys);
   CopyRows(a.v, a.stride, s, w.rows);

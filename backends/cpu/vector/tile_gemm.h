@@ -58,10 +58,10 @@ SY_INLINE void StorePairs(float* words, Halves low, Halves high) {
   Store(words, Bits<Floats>(__builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16));
 }
 
-// beside(): called at every step, for what can be done while the tiles multiply.
-template <int rows, int columns, typename T, typename Beside>
+// meanwhile(): called at every step, for what can be done while the tiles multiply.
+template <int rows, int columns, typename T, typename Meanwhile>
 SY_INLINE void TileBlock(T& tiles, int64_t depth, const TileMatrix& a, const TileMatrix& b, float* c, int64_t ldc,
-                         bool add, Beside beside) {
+                         bool add, Meanwhile meanwhile) {
   const int64_t a_bytes = a.row * 4, b_bytes = b.row * 4, c_bytes = ldc * 4;
   const auto right = c + kTileWords, below = c + kTileWords * ldc;
   if (add) {
@@ -77,7 +77,7 @@ SY_INLINE void TileBlock(T& tiles, int64_t depth, const TileMatrix& a, const Til
   }
   const float *left = a.words, *top = b.words;
   for (int64_t k = 0; k < depth; ++k, left += a.next, top += b.next) {
-    beside();
+    meanwhile();
     tiles.template Load<6>(top, b_bytes);
     tiles.template Load<4>(left, a_bytes);
     tiles.template MultiplyAdd<0, 4, 6>();

@@ -127,7 +127,7 @@ struct LeftPanels {
     const int64_t packed = first + panel - a.whole_rows / kTilePanel;
     return {a.left + TilesAt(steps, Panels(a.left_rows - a.whole_rows), step, packed), kTileWords, 2 * kTile, kTile};
   }
-  // The block at `step`, `passes` times the steps of a panel long.
+  // The block at `step`, brought in while its panels are passed `passes` times.
   Fetch Ahead(int64_t step, int64_t panels, int64_t passes) const {
     const int64_t depth = StepsOfBlock(steps, step), lines = (kLinesOfStep + passes - 1) / passes;
     const auto* from = reinterpret_cast<const char*>(At(step, 0).words);

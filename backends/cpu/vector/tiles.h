@@ -1,6 +1,6 @@
-// Tiles: the two-dimensional registers of Intel AMX, and the one product on them that attention needs. Eight tiles,
-// each 16 rows of 64 bytes, as palette 1 of the CPU has them; a tile is a matrix of 16 by 16 words, where a word of a
-// sum is one f32 and a word of a factor is a pair of bf16. Two classes have the same members: AmxTiles is the
+// Tiles: the two-dimensional registers of Intel AMX, and the one product on them that attention and matmul need. Eight
+// tiles, each 16 rows of 64 bytes, as palette 1 of the CPU has them; a tile is a matrix of 16 by 16 words, where a word
+// of a sum is one f32 and a word of a factor is a pair of bf16. Two classes have the same members: AmxTiles is the
 // instructions, EmulatedTiles what Intel's manual says that they do, for CPUs without them. Everything above
 // (tile_gemm.h) is a template over the two, so that it is tested on any CPU.
 //
