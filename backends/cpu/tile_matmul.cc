@@ -9,21 +9,21 @@ namespace {
 
 // The most that is packed of a factor at a time, in elements (19 MB) and in rows or columns. The inner dimension is cut
 // where its parts can be added in the output; else it is whole.
-constexpr int64_t kMostElements = 3072 * 3072, kMostRows = 2048, kMostColumns = 3072;
-constexpr int64_t kMostDepth = 2048, kMostWholeDepth = 65536;
+constexpr int64_t kMostElements = 3072 * 3072, kMostPackedRows = 2048, kMostPackedColumns = 3072;
+constexpr int64_t kMostCutDepth = 2048, kMostWholeDepth = 65536;
 // Of a piece of C. Its sums (614 KB), and twice 256 elements of its rows and of its columns (197 KB each), are together
 // in a second-level cache of 2 MB.
 constexpr int64_t kPieceRows = 384, kPieceColumns = 384;
 // Rows of sums lie farther apart than that: otherwise every eighth would fall into one set of the first-level cache.
 constexpr int64_t kPitch = kPieceColumns + 16;
 
-int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+int64_t WholeUnits(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // The length of equal pieces of n, none above `most` but for what makes them whole panels (and steps).
 static_assert(kTilePanel == kTileStep);
-int64_t Piece(int64_t n, int64_t most) {
+int64_t PiecePanels(int64_t n, int64_t most) {
   const int64_t pieces = (n + most - 1) / most;
-  return RoundUp((n + pieces - 1) / pieces, kTilePanel);
+  return WholeUnits((n + pieces - 1) / pieces, kTilePanel);
 }
 
 class TileMatmul : public Kernel {
@@ -33,25 +33,25 @@ class TileMatmul : public Kernel {
         t_(attributes),
         shape_(shape),
         bias_gradient_(shape, t_.transpose_a, device->threads),
-        depth_(CanCutDepth(request, attributes) ? Piece(shape.k, kMostDepth) : shape.k),
-        rows_(Piece(shape.m, std::min(kMostRows, kMostElements / depth_))),
-        columns_(Piece(shape.n, std::min(kMostColumns, kMostElements / depth_))),
+        depth_(CanCutDepth(request, attributes) ? PiecePanels(shape.k, kMostCutDepth) : shape.k),
+        rows_(PiecePanels(shape.m, std::min(kMostPackedRows, kMostElements / depth_))),
+        columns_(PiecePanels(shape.n, std::min(kMostPackedColumns, kMostElements / depth_))),
         in_place_(!t_.transpose_a && shape.k % kTileStep == 0 && shape.k % kPageElements != 0),
-        piece_rows_(Piece(std::min(rows_, shape.m), kPieceRows)),
-        piece_columns_(Piece(std::min(columns_, shape.n), kPieceColumns)) {
+        piece_rows_(PiecePanels(std::min(rows_, shape.m), kPieceRows)),
+        piece_columns_(PiecePanels(std::min(columns_, shape.n), kPieceColumns)) {
     // Some pieces for each thread, so that those that are ready sooner take more.
     const auto pieces = [&](int64_t n, int64_t piece) { return (n + piece - 1) / piece; };
     while (pieces(rows_, piece_rows_) * pieces(columns_, piece_columns_) < kPiecesPerThread * device->threads &&
            std::max(piece_rows_, piece_columns_) > kTilePanel) {
       int64_t& larger = piece_rows_ >= piece_columns_ ? piece_rows_ : piece_columns_;
-      larger = RoundUp(larger / 2, kTilePanel);
+      larger = WholeUnits(larger / 2, kTilePanel);
     }
     const auto take = [&](uint64_t bytes) {
       const uint64_t at = workspace_bytes;
       workspace_bytes += (bytes + 63) / 64 * 64;
       return at;
     };
-    const int64_t deep = RoundUp(std::min(depth_, shape.k), kTileStep);
+    const int64_t deep = WholeUnits(std::min(depth_, shape.k), kTileStep);
     left_ = take(static_cast<uint64_t>((in_place_ ? kTilePanel : rows_) * deep * 2));
     right_ = take(static_cast<uint64_t>(columns_ * deep * 2));
     sums_ = take(static_cast<uint64_t>(device->threads) * SumsBytes());
@@ -103,8 +103,8 @@ class TileMatmul : public Kernel {
   // The part of C at (row, column), summed from `first` on along the inner dimension.
   void Multiply(const Arguments& a, int64_t row, int64_t column, int64_t first) const {
     const auto pieces = [](const TilePacking& p) {
-      return p.depth_is_contiguous ? RoundUp(p.lines, kTilePanel) / kTilePanel
-                                   : RoundUp(p.depth, kTileStep) / kTileStep;
+      return p.depth_is_contiguous ? WholeUnits(p.lines, kTilePanel) / kTilePanel
+                                   : WholeUnits(p.depth, kTileStep) / kTileStep;
     };
     const TilePacking left = Left(a, row, first), right = Right(a, column, first);
     const int64_t whole_rows = in_place_ ? left.lines / kTilePanel * kTilePanel : 0;
