@@ -95,9 +95,10 @@ class Combinations : public ::testing::Test {
     reference_ = OneThreadedReference();
     ASSERT_NE(reference_, nullptr);
   }
-  static TrainConfig Base() {
-    TrainConfig config = FamilyConfig("vit");
-    config.sync_batchnorm = false;
+  // Of a model with batch norms, they are over all ranks.
+  static TrainConfig Base(const std::string& family) {
+    TrainConfig config = FamilyConfig(family);
+    config.sync_batchnorm = family == "resnet";
     config.bucket_mb = 0.02;  // several
     config.clip = 0;          // it would hide gradients of another size
     return config;
@@ -132,13 +133,13 @@ class Combinations : public ::testing::Test {
     return known->second;
   }
   // "": they train together. Else why they are refused.
-  std::string Together(std::span<const Feature* const> features) {
-    TrainConfig on = Base(), alone = Base();
+  std::string Together(std::span<const Feature* const> features, const std::string& family = "vit") {
+    TrainConfig on = Base(family), alone = Base(family);
     for (const Feature* feature : features) {
       feature->use(on);
       if (feature->arithmetic) feature->use(alone);
       for (TrainConfig* config : {&on, &alone}) {
-        if (feature->blocks > 0) config->own["depth"] = feature->blocks;
+        if (feature->blocks > 0 && family == "vit") config->own["depth"] = feature->blocks;
       }
     }
     if (on.powersgd_compression) alone.tp = on.tp;  // ranks compress their parts of divided weights by themselves
@@ -164,6 +165,18 @@ class Combinations : public ::testing::Test {
       }
     }
     return known->second;
+  }
+  std::string RefusedWithBatchNorms() {
+    std::string refused;
+    for (const Feature& feature : kFeatures) {
+      SCOPED_TRACE(fmt::format("--sync_batchnorm and {}", feature.name));
+      const Feature* const alone[] = {&feature};
+      const std::string why = Together(alone, "resnet");
+      if (why.empty()) continue;
+      EXPECT_THAT(why, testing::HasSubstr("use ")) << "it should say what to use instead";
+      refused += fmt::format("{}`{}`", refused.empty() ? "" : ", ", feature.name);
+    }
+    return refused.empty() ? "-" : refused;
   }
   std::unique_ptr<Device> reference_;
   // What one test has found the next one knows.
@@ -199,6 +212,7 @@ TEST_F(Combinations, OfTwoFeaturesTrainAsOneRankOrAreRefusedByName) {
     }
     table += fmt::format("| `{}` | {} |\n", a.name, refused.empty() ? "-" : refused);
   }
+  table += fmt::format("| `--sync_batchnorm`, with ResNet-18 | {} |\n", RefusedWithBatchNorms());
   std::ifstream file(SWITCHYARD_SOURCE "/core/parallel/README.md");
   std::stringstream page;
   page << file.rdbuf();
