@@ -56,7 +56,9 @@ enum class Precision {
   kWidest,   // computes in f32 on whatever comes; its floating results have the widest floating dtype of its inputs
   kHalf,     // a product: the first `half_inputs` inputs and result 0 are half, what is added to it stays as it is
   kFull,     // floating inputs are made f32
-  kReaders,  // reads whatever comes; result 0 is half where only half ops read it
+  kReaders,  // reads whatever comes; result 0 is half where only half ops read it, directly or through kSelects
+  kSelects,  // gives values of its inputs on, so that rounding before and after is the same; kWidest, but half where
+             // only half ops read it and an input is half
 };
 
 struct OpTraits {

@@ -237,6 +237,47 @@ TEST(AutocastTraits, BatchNormReadsHalvesAndKeepsItsStatisticsInF32) {
   }
 }
 
+// A block of a U-Net: a norm, a ReLU, and from there down through a pool and over to a concatenation. All that it gives
+// on is half, uncast; what adds or averages on the way wants the norm's f32, and a part of an f32 sum is cut before it
+// is cast.
+TEST(AutocastTraits, NormsWriteHalvesThroughWhatOnlySelects) {
+  struct Case {
+    const char* what;
+    bool average, adds;
+    DType expected;
+  };
+  for (const Case& c : {Case{"selects", false, false, DType::kBF16}, Case{"averages", true, false, DType::kF32},
+                        Case{"adds", false, true, DType::kF32}}) {
+    SCOPED_TRACE(c.what);
+    Graph graph;
+    const Value x = graph.Input("x", {DType::kF32, {2, 8, 8, 4}}, {});
+    const auto weight = [&](const char* name, Shape shape) {
+      return graph.Input(name, {DType::kF32, std::move(shape)}, {Role::kParameter, {}, true});
+    };
+    const Value w = weight("w", {4, 3, 3, 4}), up = weight("up", {4, 2, 2, 4}), joined = weight("joined", {4, 1, 1, 8}),
+                gamma = weight("gamma", {4});
+    const Value mean = graph.Input("mean", {DType::kF32, {4}}, {Role::kState, {}, false});
+    const auto norm = ops::BatchNorm(ops::Convolution(x, w, {}, {.padding = 1}), gamma, gamma, mean, mean, 1e-5f, 0.1f);
+    graph.Assign(mean, norm.running_mean);
+    const Value y = ops::Unary(SY_PW_RELU, norm.y);
+    const Value small = ops::Convolution(ops::Pool(y, {.average = c.average}), w, {}, {.padding = 1});
+    const Value over = ops::Concat({ops::TransposedConvolution(small, up, {.stride = 2}, 0), y}, 3);
+    graph.Output("y", ops::Convolution(over, joined, {}, {}));
+    if (c.adds) graph.Output("sum", ops::Add(y, y));
+    const Graph half = Autocast(graph, DType::kBF16);
+    EXPECT_EQ(half.node(IdOf(half, "batch_norm")).outputs[0].dtype, c.expected);
+    EXPECT_EQ(half.node(IdOf(half, "concat")).outputs[0].dtype, DType::kBF16) << "one of its inputs is";
+    if (c.expected == DType::kBF16) {
+      EXPECT_EQ(half.node(IdOf(half, "pool")).outputs[0].dtype, DType::kBF16);
+    }
+  }
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {8, 16}}, {}), w = graph.Input("w", {DType::kF32, {16, 16}}, {});
+  graph.Output("y", ops::Matmul(ops::Slice(ops::Add(x, ops::Matmul(x, w)), 0, 0, 1), w));
+  const Graph half = Autocast(graph, DType::kBF16);
+  EXPECT_EQ(half.node(IdOf(half, "slice")).outputs[0].dtype, DType::kF32);
+}
+
 // y = x², by an op that the tree does not have.
 OpDefinition Square() {
   return {.name = "test_square",

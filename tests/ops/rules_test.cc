@@ -2,9 +2,11 @@
 // rule against central differences of the node's own results, a decomposition against the kernel that it stands for.
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "core/base/random.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/pointwise.h"
 #include "core/graph/passes/decompose.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -124,6 +126,32 @@ TEST_F(OpRules, WhatHasGradientCasesHasAGradientRule) {
     if (one.forward < 0) continue;
     EXPECT_TRUE(FindOp(conform::OpCases()[one.forward].op)->gradient) << one.id();
   }
+}
+
+// What mixed precision counts on (Precision::kSelects).
+TEST_F(OpRules, WhatSelectsGivesTheSameRoundedBeforeAndAfter) {
+  std::set<std::string> checked;
+  for (const OpCase& one : conform::OpCases()) {
+    Graph after, before;
+    const CaseNode node = AddCase(after, one);
+    const Node& made = after.node(node.results[0].ref().node);
+    if (PrecisionOf(made) != Precision::kSelects) continue;
+    SCOPED_TRACE(one.id());
+    std::vector<Value> rounded;
+    for (const Value& input : AddCase(before, one).inputs) {
+      rounded.push_back(IsFloating(input.dtype()) ? ops::Cast(input, DType::kBF16) : input);
+    }
+    const Value of_rounded = before.Add(one.op, rounded, made.attributes, WantedOf(one, DType::kBF16))[0];
+    EXPECT_EQ(of_rounded.dtype(), DType::kBF16);
+    after.Output("y", ops::Cast(ops::Cast(node.results[0], DType::kBF16), DType::kF32));
+    before.Output("y", ops::Cast(of_rounded, DType::kF32));
+    const NamedValues values = InputsOf(one);
+    const auto expected = RunGraph(after, *test_, {values}), found = RunGraph(before, *test_, {values});
+    ASSERT_TRUE(expected.size() == 1 && found.size() == 1);
+    EXPECT_EQ(found[0].at("y"), expected[0].at("y"));
+    checked.insert(one.op);
+  }
+  EXPECT_THAT(checked, ::testing::ElementsAre("concat", "pad", "pointwise", "pool", "roll", "slice", "transpose"));
 }
 
 TEST_F(OpRules, DecompositionsEqualTheirKernels) {

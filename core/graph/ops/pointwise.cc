@@ -200,9 +200,11 @@ std::string PointwiseFactors(const Graph& graph, const Node& node) {
   return fmt::format("{} -> {}", fmt::join(inputs, ", "), fmt::join(outputs, ", "));
 }
 
-// Exponentials, logarithms and powers leave the range of a half type early: they are read and written in f32.
+// Exponentials, logarithms and powers leave the range of a half type early: they are read and written in f32. A ReLU
+// alone gives its input or 0.
 Precision PointwisePrecision(const Node& node) {
   const auto& program = node.attributes.as<sy_pointwise_attributes>();
+  if (program.instruction_count == 1 && program.instructions[0].op == SY_PW_RELU) return Precision::kSelects;
   for (uint32_t j = 0; j < program.instruction_count; ++j) {
     const int32_t op = program.instructions[j].op;
     if (op == SY_PW_EXP || op == SY_PW_LOG || op == SY_PW_POW) return Precision::kFull;

@@ -105,6 +105,11 @@ std::vector<OpDefinition> PoolingOps() {
        .infer = PoolTypes,
        .gradient = PoolGradient,
        .flops = [](const Graph&, const Node& n) { return PoolFlops(n, n.outputs[0]); },
+       .precision =
+           [](const Node& n) {
+             const bool average = n.attributes.as<sy_pool_attributes>().average != 0;
+             return average ? Precision::kWidest : Precision::kSelects;
+           },
        .factors = "n _... c -> n _... c"},
       {.name = "pool_backward",
        .summary = "its gradient",

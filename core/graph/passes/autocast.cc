@@ -15,17 +15,27 @@ bool IsHalfOp(const Node& node) { return PrecisionOf(node) == Precision::kHalf; 
 // What a residual stream runs through: elementwise ops that take what comes, and norms.
 bool IsOnResidualStream(const Node& node) {
   const Precision precision = PrecisionOf(node);
-  return precision == Precision::kReaders || (precision == Precision::kWidest && node.op == "pointwise");
+  if (precision == Precision::kReaders) return true;
+  return node.op == "pointwise" && (precision == Precision::kWidest || precision == Precision::kSelects);
 }
 
-// Is node `id` read by half ops alone, directly or through views? `or_stream`: or by what a residual stream runs
-// through.
-bool OnlyHalfOpsRead(const Graph& graph, const IdLists& users, int id, bool or_stream) {
-  return !users[id].empty() && std::all_of(users[id].begin(), users[id].end(), [&](int user) {
-    const Node& reader = graph.node(user);
-    if (TraitsOf(reader.op).view) return OnlyHalfOpsRead(graph, users, user, or_stream);
-    return IsHalfOp(reader) || (or_stream && IsOnResidualStream(reader));
-  });
+// By node: do half ops alone read result 0, directly or through views and what selects? `or_stream`: or what a
+// residual stream runs through.
+std::vector<char> OnlyHalfOpsRead(const Graph& graph, const IdLists& users, bool or_stream) {
+  std::vector<char> only(static_cast<size_t>(graph.size()), 0);
+  for (int id = static_cast<int>(graph.size()) - 1; id >= 0; --id) {
+    bool read = false, by_others = false;
+    for (const int user : users[id]) {
+      const Node& reader = graph.node(user);
+      if (std::find(reader.inputs.begin(), reader.inputs.end(), Ref{id, 0}) == reader.inputs.end()) continue;
+      const bool gives_on = TraitsOf(reader.op).view || PrecisionOf(reader) == Precision::kSelects;
+      read = true;
+      by_others |= !IsHalfOp(reader) && !(or_stream && IsOnResidualStream(reader)) &&
+                   !(gives_on && only[static_cast<size_t>(user)] != 0);
+    }
+    only[static_cast<size_t>(id)] = read && !by_others;
+  }
+  return only;
 }
 
 // By node: is its result on the way to a product or to what a residual stream runs through? A loss is not.
@@ -64,6 +74,7 @@ bool IsParameter(const Value& value) {
 Graph Autocast(const Graph& forward, const AutocastOptions& options) {
   const auto users = forward.Users();
   const DType half = options.half;
+  const std::vector<char> only_half_ops_read = OnlyHalfOpsRead(forward, users, options.residuals_in_half);
   const std::vector<char> on_the_way = options.residuals_in_half ? OnTheWay(forward, users) : std::vector<char>();
   const bool half_model = options.level != AmpLevel::kO1;
   std::map<Ref, Value> halves;  // one half copy per new value
@@ -108,11 +119,15 @@ Graph Autocast(const Graph& forward, const AutocastOptions& options) {
         break;
       case Precision::kReaders:
         round_parameters();
-        if (half_model || OnlyHalfOpsRead(forward, users, id, options.residuals_in_half)) wanted.dtypes[0] = half;
+        if (half_model || only_half_ops_read[static_cast<size_t>(id)] != 0) wanted.dtypes[0] = half;
         break;
+      case Precision::kSelects:
       case Precision::kWidest: {
+        const bool wanted_half =
+            PrecisionOf(node) == Precision::kSelects && only_half_ops_read[static_cast<size_t>(id)] != 0;
+        const bool in_stream = options.residuals_in_half && on_the_way[static_cast<size_t>(id)] != 0;
         const bool narrow =
-            options.residuals_in_half && on_the_way[static_cast<size_t>(id)] != 0 &&
+            (wanted_half || in_stream) &&
             std::any_of(inputs.begin(), inputs.end(), [&](const Value& v) { return v.dtype() == half; });
         for (Value& v : inputs) {
           if (narrow || (half_model && IsGiven(v))) to_half(v);
