@@ -22,7 +22,7 @@ void Use(const Level& level, TrainConfig* config) {
   config->precision = level.precision;
   config->amp = level.amp;
   config->loss_scale.reset();
-  if (level.fp16()) config->loss_scale = "1024";
+  if (level.fp16()) config->loss_scale = config->model.starts_with("deeplab") ? "128" : "1024";
 }
 
 TrainConfig FamilyConfig(const std::string& family) {
