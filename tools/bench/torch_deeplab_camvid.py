@@ -4,8 +4,9 @@ The model is that of ../fixtures/record_convolutional.py (torchvision's parts, t
 widths. Pictures are treated as core/data/mask_transforms.h says: scaled to the input, which has their proportions,
 times a random factor from 0.5 to 2, cropped at random with the mean colour and ignored labels around them, mirrored
 half of the time. The ranks of the other run are emulated: each takes its share of a batch, with batch norms and a mean
-over counted pixels of its own, and gradients are averaged. Prints one JSON object: mean IoU and pixel accuracy of the
-validation pictures after each epoch, seconds of training, the configuration and the versions.
+over counted pixels of its own, and gradients are averaged; running statistics are the first rank's, which
+DistributedDataParallel gives to all. Prints one JSON object: mean IoU and pixel accuracy of the validation pictures
+after each epoch, seconds of training, the configuration and the versions.
 
   SWITCHYARD_DATA=... python torch_deeplab_camvid.py [--epochs=40 --batch=8 --ranks=2 --threads=2 --seed=42 ...]
 """
@@ -165,6 +166,8 @@ def main():
     plain = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW([{"params": decayed}, {"params": plain, "weight_decay": 0}], lr=c.lr,
                                   weight_decay=c.weight_decay)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    momentum = norms[0].momentum
     per_epoch = len(masks) // c.batch
     curve, step, seconds = [], 0, 0.0
     for epoch in range(c.epochs):
@@ -175,7 +178,9 @@ def main():
                 group["lr"] = rate(c, step, c.epochs * per_epoch, per_epoch)
             batch = order[i * c.batch : (i + 1) * c.batch]
             optimizer.zero_grad()
-            for share in np.split(batch, c.ranks):
+            for rank, share in enumerate(np.split(batch, c.ranks)):
+                for norm in norms:
+                    norm.momentum = momentum if rank == 0 else 0.0
                 x, y = tensors(*zip(*(augment(pictures[k], masks[k], c.height, c.width_of_input, random) for k in share)))
                 loss = F.cross_entropy(model(x), y, ignore_index=IGNORED)
                 (loss / c.ranks).backward()

@@ -2,7 +2,8 @@
 side.
 
 Both ranks of a run see half of each batch; here one process has the whole batch, but batch norms take each half's own
-statistics (--halves=2), as two ranks without --sync_batchnorm do. Pictures are resized to --image_size (bilinear),
+statistics (--halves=2), as two ranks without --sync_batchnorm do, and running statistics are those of the first half, as
+DistributedDataParallel gives them to all. Pictures are resized to --image_size (bilinear),
 crops are padded by 4 pixels and mirrored, the learning rate is cosine with a warm-up, and evaluation uses the test file
 of CIFAR-10 and the validation pictures of beans, whole (--crop_ratio=1 and --augmentation=crop_flip of the other run).
 What decays is what core/optim/parameter_rules.h says. Models other than resnet18 are timm's, with the variant's
@@ -143,6 +144,8 @@ def main():
     optimizer = (torch.optim.SGD(groups, lr=o.lr, momentum=0.9, nesterov=True) if o.optimizer == "sgd"
                  else torch.optim.AdamW(groups, lr=o.lr))
     autocast = (torch.autocast("cpu", torch.bfloat16) if o.dtype == "bf16" else contextlib.nullcontext())
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
     per_epoch = len(images) // o.batch
     steps, step, began = per_epoch * o.epochs, 0, time.time()
     for epoch in range(1, o.epochs + 1):
@@ -153,7 +156,9 @@ def main():
             for group in optimizer.param_groups:
                 group["lr"] = rate(step, steps, o.warmup_epochs * per_epoch, o.lr, o.min_lr)
             optimizer.zero_grad(set_to_none=True)
-            for part in np.array_split(batch, o.halves):
+            for rank, part in enumerate(np.array_split(batch, o.halves)):
+                for norm, momentum in zip(norms, momenta):
+                    norm.momentum = momentum if rank == 0 else 0.0
                 x = to_tensor(crop_and_flip(images[part], random))
                 with autocast:
                     loss = F.cross_entropy(model(x).float(), torch.from_numpy(labels[part]),
