@@ -1,6 +1,7 @@
-// Weights between us and the world: parameters, and state of the model as running statistics. In memory they have the names of its graph and our layout (images
-// are NHWC); in files they have the layout of PyTorch and the names of a format (foreign_format.h). It works on tensors
-// in memory; core/train reads and writes the files. Thread-safe: pure functions.
+// Weights between us and the world: parameters, and state of the model as running statistics. In memory they have the
+// names of its graph and our layout (images are NHWC); in files they have the layout of PyTorch and the names of a
+// format (foreign_format.h). It works on tensors in memory; core/train reads and writes the files. Thread-safe: pure
+// functions.
 #pragma once
 
 #include <string>

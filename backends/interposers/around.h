@@ -5,8 +5,7 @@
 //   template <auto Function, typename... Arguments>
 //   auto Around(Call<Function> call, Arguments... arguments);
 //   // this one, if it differs
-//   sy_status Around(Call<&sy_device_v2::alloc>, sy_device*, uint64_t, const sy_alloc_options*, sy_buffer**,
-//   sy_error*);
+//   void Around(Call<&sy_device_v2::free>, sy_device*, sy_buffer*);
 //
 // which reaches the plugin inside with Forward(call, arguments...). Every function of the ABI takes first an instance,
 // a device, a communicator or, for a launch, a binding: those four, as the engine holds them, are objects of ours,

@@ -8,6 +8,7 @@
 #include "core/graph/ops/structure.h"
 #include "core/graph/passes/decompose.h"
 #include "core/graph/passes/fusion.h"
+#include "core/graph/verify.h"
 #include "core/plan/accumulation.h"
 #include "core/plan/compiled.h"
 #include "core/plan/launch_order.h"
@@ -108,6 +109,7 @@ Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* refe
     const std::string& reason = planned[id].kernel->info().second_choice;
     if (!reason.empty()) report.second_choices.push_back({node.name, node.op, reason, 0});
   }
+  Verify(graph, "the choice of kernels");
   return OkStatus();
 }
 

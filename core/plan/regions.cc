@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "core/graph/verify.h"
 #include "core/plan/region_order.h"
 
 namespace switchyard {
@@ -182,6 +183,7 @@ StatusOr<RegionGraph> ClaimRegions(Graph source, KernelCache& cache) {
     }
   }
   result.graph.SetPhase(Phase::kForward);
+  Verify(result.graph, "regions");
   return result;
 }
 

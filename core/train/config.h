@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/runtime/processes/time_limits.h"
 #include "core/settings/settings.h"
 
 namespace switchyard {

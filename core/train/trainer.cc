@@ -5,6 +5,7 @@
 #include "core/train/agreement.h"
 #include "core/train/evaluation.h"
 #include "core/train/fitting.h"
+#include "core/train/given_steps.h"
 #include "core/train/loaders.h"
 #include "core/train/loop.h"
 #include "core/train/mixed_precision.h"
@@ -33,19 +34,12 @@ struct Trainer::Impl {
   std::unique_ptr<Task> task;
   Engine engine;
   Training training;
-  // Of batches that the caller of Step brings, so that a step allocates nothing: what they consist of, where each
-  // tensor begins, their sample_ids.
-  std::vector<SampleTensor> step_tensors;
-  std::vector<const void*> step_data;
-  std::vector<int32_t> own_samples;
-  std::optional<int> begun;  // the slot that the last update of Step or Begin ended in
-  Profile* profile = nullptr;
+  std::optional<GivenSteps> given;  // steps of Step and Begin
 
   Status MakeTask();
   Status PrepareTraining(const Dataset& train, const Dataset& validation);
   Status PrepareEngine(int64_t updates, bool evaluation_only);
   Status WithRecompute(const Status& out_of_memory, int64_t updates);
-  Status RunUpdate(std::span<const std::span<const std::byte>> tensors, const std::function<Status()>& after_run);
   StatusOr<std::unique_ptr<Loader>> EvaluationLoader(const Dataset& dataset) const;
 };
 
@@ -97,10 +91,8 @@ Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
                                                  DeviceTraits::Of(world.device->info()), evaluation_only));
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
-  for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.data_size() + world.data_rank());
-  step_tensors = task->tensors();
-  step_data.resize(step_tensors.size());
-  const Status allocated = engine.Allocate(step_tensors);
+  given.emplace(engine, config, task->tensors(), training.position.data_step);
+  const Status allocated = engine.Allocate(task->tensors());
   if (allocated.code() != absl::StatusCode::kResourceExhausted) return allocated;
   if (world.device->held_bytes() + engine.plans().PlannedBytes() > world.device->memory_limit())
     return BeyondMemoryLimit(config, model, world, engine.plans(), updates, evaluation_only);
@@ -189,37 +181,10 @@ Status Trainer::Predict(const Dataset& dataset, ReadPrediction read) {
   return PredictSamples(impl_->engine, *impl_->task, *loader, read);
 }
 
-// after_run: called behind each run of a plan, of which an update of several micro-batches has several.
-Status Trainer::Impl::RunUpdate(std::span<const std::span<const std::byte>> tensors,
-                                const std::function<Status()>& after_run) {
-  if (tensors.size() != step_tensors.size())
-    return InvalidArgument("a step takes {} tensors, found {}", step_tensors.size(), tensors.size());
-  const int64_t samples = int64_t{config.batch_size} * config.accumulation;
-  for (size_t i = 0; i < step_tensors.size(); ++i) {
-    const auto bytes = static_cast<uint64_t>(samples * step_tensors[i].row.bytes());
-    if (tensors[i].size() != bytes)
-      return InvalidArgument("{}: expected {} bytes, {} samples of {}, found {}", step_tensors[i].name, bytes, samples,
-                             ToString(step_tensors[i].row), tensors[i].size());
-    step_data[i] = tensors[i].data();
-  }
-  int64_t& data_step = training.position.data_step;
-  if (profile != nullptr) profile->BeginUpdate(data_step + 1);
-  for (int a = 0; a < config.accumulation; ++a) {
-    SY_RETURN_IF_ERROR(engine.Upload(step_data, own_samples.data(), data_step, a, a));
-    if (!engine.RunsAfter(a)) continue;
-    SY_RETURN_IF_ERROR(engine.RunMicroStep(a));
-    SY_RETURN_IF_ERROR(after_run());
-  }
-  begun = engine.slot();
-  ++data_step;
-  if (profile != nullptr) profile->EndUpdate();
-  return OkStatus();
-}
-
 StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std::byte>> tensors) {
   Engine& engine = impl_->engine;
   StepResult result;
-  SY_RETURN_IF_ERROR(impl_->RunUpdate(tensors, [&]() -> Status {
+  SY_RETURN_IF_ERROR(impl_->given->Run(tensors, [&]() -> Status {
     SY_ASSIGN_OR_RETURN(const float loss, engine.Read(Engine::Scalar::kLoss));
     result.loss += loss / engine.runs();
     return OkStatus();
@@ -232,18 +197,11 @@ StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std:
   return result;
 }
 
-Status Trainer::Begin(std::span<const std::span<const std::byte>> tensors) {
-  return impl_->RunUpdate(tensors, [&]() -> Status {
-    // By now the device has this update's first run to do; a later micro-batch would take the slot over.
-    const std::optional<int> before = std::exchange(impl_->begun, std::nullopt);
-    return before ? impl_->engine.WaitForSlot(*before) : OkStatus();
-  });
-}
-
+Status Trainer::Begin(std::span<const std::span<const std::byte>> tensors) { return impl_->given->Begin(tensors); }
 Status Trainer::Wait() { return impl_->engine.Synchronize(); }
 
 void Trainer::Record(Profile* profile) {
-  impl_->profile = profile;
+  impl_->given->Record(profile);
   impl_->engine.Record(profile);
 }
 

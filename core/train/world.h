@@ -28,7 +28,7 @@ struct WorldRequest {
   bool deterministic = true;
   uint64_t memory_limit = kNoMemoryLimit;  // bytes of the device that this rank may hold
   bool computes_on_host = false;           // beside a device with memory of its own: `host` is opened
-  int freeze_limit_ms = 30000, init_timeout_ms = 60000;
+  int freeze_limit_ms = kFreezeLimitMs, init_timeout_ms = kInitTimeoutMs;
   int pipeline = 1, tensor = 1;        // neighbouring ranks that share one model: its stages, parts of its weights
   std::vector<std::string> interpose;  // around device and collective plugin: core/runtime/plugins/interpose.h
   // Called once when a peer has died, frozen or failed, on a thread of the rendezvous and before the other threads can

@@ -30,6 +30,11 @@ TEST_F(MeshCommands, TheBannerTellsWhereEachRankStandsAndRatesFollowTheDataRanks
   EXPECT_THAT(apart.output, Not(HasSubstr("(data 0"))) << "each has a model of its own";
 }
 
+TEST_F(MeshCommands, ExplainPlansForTheRanksThatTheAxesTakeUnlessAWorldIsStated) {
+  ExpectSuccess(Run("explain --model=mlp --device=cpu --dp=2 --tp=2"), {", 4 ranks, "});
+  ExpectRefused(Run("explain --model=mlp --device=cpu --dp=2 --world=1"), {"--dp=2: expected 2 ranks, found 1"});
+}
+
 // n bytes of gradients among 4 ranks on two nodes. At once a ring sends 2·3/4·n, as slow as what lies between nodes.
 // Node by node a rank sends n/2 of a reduce_scatter and n/2 of an all_gather within its node, and between them half of
 // n summed by two: 2·1/2·n/2.

@@ -110,13 +110,42 @@ Graph Step(const Mesh& mesh) {
   return g;
 }
 
+// Meshes of so many ranks with an axis each way, on nodes of two ranks, the last of which has one where they are odd.
+std::vector<Mesh> MeshesOnNodes(int ranks) {
+  std::vector<Mesh> meshes = {{.data = ranks}, {.pipeline = ranks}};
+  if (ranks % 2 == 0) meshes.push_back({.data = ranks / 2, .pipeline = 2});
+  if (ranks % 4 == 0) meshes.push_back({.data = ranks / 4, .pipeline = 2, .tensor = 2});
+  for (Mesh& mesh : meshes) {
+    for (int rank = 0; rank < ranks; ++rank) mesh.nodes.push_back(rank / 2);
+  }
+  return meshes;
+}
+
+// What rank `rank` does over each of its groups: sums of all, in shares and put together again, and an exchange.
+Graph OverEveryGroup(const Mesh& mesh, int rank) {
+  Graph g;
+  const std::vector<Group> groups = *GroupsOf(mesh, rank);
+  for (int index = 0; index < static_cast<int>(groups.size()); ++index) {
+    const std::string& name = groups[static_cast<size_t>(index)].name;
+    const auto size = static_cast<int>(groups[static_cast<size_t>(index)].ranks.size());
+    const Value x = index == 0 ? g.Input("x", Rows(), {}) : g.FindInput("x");
+    const Value sum = ops::AllReduce(x, SY_SUM, 1, index, name + "_sum");
+    const Value share = ops::ReduceScatter(ops::Add(sum, x), SY_MAX, size, index, name + "_share");
+    const Value whole = ops::AllGather(share, size, index, name + "_whole");
+    const Value swapped = ops::AllToAll(ops::Sub(whole, x), size, index, name + "_swapped");
+    g.Output("over_" + name, ops::Broadcast(swapped, size - 1, index, name + "_last"));
+  }
+  return g;
+}
+
 class OnMesh : public ::testing::Test {
  protected:
   World& world_ = SharedWorld();
   const Mesh mesh_ = MeshOf(world_.size());
 
   // Runs the graphs twice, on real ranks and on played ones; `names`: what both must hold in the end.
-  void ExpectThePlayedRanksEqualTheRealOnes(const std::vector<Graph>& graphs, const GroupCommunicators& communicators,
+  void ExpectThePlayedRanksEqualTheRealOnes(const Mesh& mesh, const std::vector<Graph>& graphs,
+                                            const GroupCommunicators& communicators,
                                             const std::vector<std::string>& names) {
     KernelCache kernels(*world_.device, {});
     Device& reference = world_.reference ? *world_.reference : *world_.device;
@@ -131,7 +160,7 @@ class OnMesh : public ::testing::Test {
     ASSERT_TRUE(instance.ok()) << Message(instance.status());
     const auto stream = world_.device->NewStream();
     ASSERT_TRUE(stream.ok());
-    MeshInterpreter interpreter(mesh_, reference);
+    MeshInterpreter interpreter(mesh, reference);
     std::vector<const Graph*> all;
     for (const Graph& graph : graphs) all.push_back(&graph);
 
@@ -142,7 +171,7 @@ class OnMesh : public ::testing::Test {
       const Status ran = (*instance)->Run(*stream);
       ASSERT_TRUE(ran.ok()) << Message(ran);
       ASSERT_TRUE(world_.Synchronize(*stream).ok());
-      for (int rank = 0; rank < mesh_.size(); ++rank)
+      for (int rank = 0; rank < mesh.size(); ++rank)
         interpreter.Set(rank, "x", Contribution(rank, round).data(), bytes);
       const Status played = interpreter.Run(all);
       ASSERT_TRUE(played.ok()) << Message(played);
@@ -156,37 +185,50 @@ class OnMesh : public ::testing::Test {
       }
     }
   }
-  StatusOr<GroupCommunicators> Communicators() {
-    SY_ASSIGN_OR_RETURN(const auto groups, GroupsOf(mesh_, world_.rank()));
+  StatusOr<GroupCommunicators> Communicators(const Mesh& mesh) {
+    SY_ASSIGN_OR_RETURN(const auto groups, GroupsOf(mesh, world_.rank()));
     return world_.CommunicatorsOf(groups);
   }
 };
 
 TEST_F(OnMesh, CollectivesMessagesAndBucketsEqualThoseOfPlayedRanks) {
-  const auto communicators = Communicators();
+  const auto communicators = Communicators(mesh_);
   ASSERT_TRUE(communicators.ok()) << Message(communicators.status());
   const auto ranks = static_cast<size_t>(mesh_.size());
-  ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Chain(mesh_)), *communicators,
+  ExpectThePlayedRanksEqualTheRealOnes(mesh_, std::vector<Graph>(ranks, Chain(mesh_)), *communicators,
                                        {"largest_of_pair", "after_swap", "input"});
-  ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Turns(mesh_)), *communicators, {"of_all"});
-  ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Step(mesh_)), *communicators,
+  ExpectThePlayedRanksEqualTheRealOnes(mesh_, std::vector<Graph>(ranks, Turns(mesh_)), *communicators, {"of_all"});
+  ExpectThePlayedRanksEqualTheRealOnes(mesh_, std::vector<Graph>(ranks, Step(mesh_)), *communicators,
                                        {"p0", "p1", "p2", "p3"});
-  ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Careful(mesh_)), *communicators,
+  ExpectThePlayedRanksEqualTheRealOnes(mesh_, std::vector<Graph>(ranks, Careful(mesh_)), *communicators,
                                        {"state", "of_last", "untouched", "reduced", "before"});
   if (ranks == 1) return;
   std::vector<Graph> ring;
   for (int rank = 0; rank < mesh_.size(); ++rank) ring.push_back(Ring(rank, mesh_.size()));
-  ExpectThePlayedRanksEqualTheRealOnes(ring, *communicators, {"sum"});
+  ExpectThePlayedRanksEqualTheRealOnes(mesh_, ring, *communicators, {"sum"});
+}
+
+TEST_F(OnMesh, EveryGroupOfEveryMeshEqualsThatOfPlayedRanks) {
+  for (const Mesh& mesh : MeshesOnNodes(world_.size())) {
+    SCOPED_TRACE(fmt::format("{} x {} x {}", mesh.data, mesh.pipeline, mesh.tensor));
+    const auto communicators = Communicators(mesh);
+    ASSERT_TRUE(communicators.ok()) << Message(communicators.status());
+    std::vector<Graph> graphs;
+    for (int rank = 0; rank < mesh.size(); ++rank) graphs.push_back(OverEveryGroup(mesh, rank));
+    ExpectThePlayedRanksEqualTheRealOnes(
+        mesh, graphs, *communicators,
+        {"over_world", "over_data", "over_pipeline", "over_tensor", "over_node", "over_across"});
+  }
 }
 
 // As two trainers do that live in one world: each has groups of its own, and both work, in any order.
 TEST_F(OnMesh, GroupsOfTwoTrainersDoNotClash) {
   const auto ranks = static_cast<size_t>(mesh_.size());
-  const auto first = Communicators(), second = Communicators();
+  const auto first = Communicators(mesh_), second = Communicators(mesh_);
   ASSERT_TRUE(first.ok()) << Message(first.status());
   ASSERT_TRUE(second.ok()) << Message(second.status());
   for (const auto* communicators : {&*second, &*first}) {
-    ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Chain(mesh_)), *communicators,
+    ExpectThePlayedRanksEqualTheRealOnes(mesh_, std::vector<Graph>(ranks, Chain(mesh_)), *communicators,
                                          {"largest_of_pair", "after_swap", "input"});
   }
 }

@@ -175,6 +175,49 @@ TEST(RunTable, WhatRecipesSayIsForARecipeToSay) {
   }
 }
 
+// Another value that the row allows, from the one given; null where none was found.
+Json AnotherValue(const Setting& row, const Json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  std::vector<Json> candidates = {row.standard};
+  candidates.insert(candidates.end(), row.choices.begin(), row.choices.end());
+  if (value.is_number_integer()) candidates.emplace_back(value.get<int64_t>() + 1);
+  if (value.is_number_float()) candidates.emplace_back(value.get<double>() / 2);
+  for (const Json& candidate : candidates) {
+    if (!candidate.is_null() && candidate != value && CheckValue(row, candidate).ok()) return candidate;
+  }
+  return {};
+}
+
+// Each setting of the table in turn is given by the user, the recipe's own among them: all else that the recipe says
+// holds on.
+TEST(RunTable, ARecipeSurvivesAnyOneOverride) {
+  int of_recipes = 0;
+  for (const ModelInfo& info : Models()) {
+    const auto model = ResolveModel({.name = info.name});
+    ASSERT_TRUE(model.ok()) << Message(model.status());
+    for (const Setting& row : RunTable().rows()) {
+      const auto own = info.recipe.find(row.name);
+      const Json value = own == info.recipe.end() ? row.standard : AnotherValue(row, own->second);
+      if (value.is_null()) continue;
+      SCOPED_TRACE(fmt::format("{} with --{}={}", info.name, row.name, value.dump()));
+      Settings settings(RunTable());
+      const Status given = settings.Give(row.name, value, Origin::kFlag, "--" + row.name);
+      ASSERT_TRUE(given.ok()) << Message(given);
+      FillFromModel(settings, *model, nullptr);
+      settings.ResolveYields();
+      of_recipes += own != info.recipe.end();
+      EXPECT_EQ(settings.Value(row.name), value);
+      for (const auto& [name, said] : info.recipe) {
+        const std::string& kept = name == "global_batch_size" ? "base_batch_size" : name;
+        if (kept == row.name) continue;
+        EXPECT_EQ(settings.Value(kept), said) << kept;
+        EXPECT_EQ(settings.OriginOf(kept), Origin::kRecipe) << kept;
+      }
+    }
+  }
+  EXPECT_GT(of_recipes, 100);
+}
+
 TEST(RunTable, ChoicesAreWhatTheirReadersKnow) {
   const auto all = [](const char* name, const auto& parse) {
     const Setting& row = *RunTable().Find(name);

@@ -15,7 +15,8 @@ ABSL_FLAG(bool, ema, false, "use the averaged weights of the checkpoint, of a ru
 ABSL_FLAG(bool, json, false, "print JSON instead of text");
 ABSL_FLAG(std::string, to, "plots", "folder for the charts, created where it is missing");
 ABSL_FLAG(bool, html, false, "write a page with charts, table and settings too, which needs no server");
-ABSL_FLAG(int, world, 1, "ranks to plan for; else those of --dp, --tp and --pp; none of them has to be there");
+ABSL_FLAG(std::optional<int>, world, std::nullopt,
+          "ranks to plan for; else those of --dp, --tp and --pp; none of them has to be there");
 ABSL_FLAG(bool, measure, false,
           "measure products and memory of this device for a second or two, and tell the least time of each op family");
 ABSL_FLAG(bool, search, false,

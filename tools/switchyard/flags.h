@@ -1,6 +1,7 @@
 // Flags of single commands, beside the training settings. main.cc says which command takes which.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/flags/declare.h"
@@ -13,7 +14,7 @@ ABSL_DECLARE_FLAG(bool, ema);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(bool, html);
-ABSL_DECLARE_FLAG(int, world);
+ABSL_DECLARE_FLAG(std::optional<int>, world);
 ABSL_DECLARE_FLAG(bool, measure);
 ABSL_DECLARE_FLAG(bool, search);
 ABSL_DECLARE_FLAG(std::string, rates);

@@ -97,9 +97,10 @@ Status ExplainSearch(const Settings& given, const RunSetup& setup, World& here, 
 }  // namespace
 
 Status ExplainCommand(const CommandLine& line) {
-  int world = absl::GetFlag(FLAGS_world);
+  const std::optional<int> stated = absl::GetFlag(FLAGS_world);
+  int world = stated.value_or(1);
   if (world < 1) return InvalidArgument("--world: expected at least 1, found {}", world);
-  if (const TrainConfig asked = ConfigOf(line.settings); world == 1) {
+  if (const TrainConfig asked = ConfigOf(line.settings); !stated) {
     if (asked.dp) world = *asked.dp * asked.tp * asked.pp;
     if (asked.mode == "dp" && asked.devices) world = *asked.devices;
   }

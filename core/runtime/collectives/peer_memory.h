@@ -36,7 +36,7 @@ class PeerMemory {
     int rank = 0, size = 1;
     Device* device = nullptr;
     bool wanted = true;  // by this rank
-    int timeout_ms = 60000;
+    int timeout_ms = kInitTimeoutMs;
   };
   // All ranks call it. Null on all of them where one does not want it, lacks peer/1, cannot reach another's memory, or
   // finds other bytes there than were written (patterns of 64 KiB go both ways between any two); an error only where

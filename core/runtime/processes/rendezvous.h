@@ -17,14 +17,15 @@
 #include "core/abi/collective.h"
 #include "core/base/status.h"
 #include "core/runtime/processes/process_map.h"
+#include "core/runtime/processes/time_limits.h"
 
 namespace switchyard {
 
 struct RankMeeting;
 
 struct WatchOptions {
-  int heartbeat_ms = 500;       // how often; every rank of a run takes the same
-  int freeze_limit_ms = 30000;  // silence after which a rank counts as frozen; 0 = never
+  int heartbeat_ms = 500;                // how often; every rank of a run takes the same
+  int freeze_limit_ms = kFreezeLimitMs;  // silence after which a rank counts as frozen; 0 = never
 };
 
 class Rendezvous {
