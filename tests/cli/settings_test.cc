@@ -472,7 +472,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"erase_count", 1}};
     for (const auto& [name, value] : now.items()) {
       if (before.contains(name)) continue;
-      EXPECT_EQ(newer.value(name, nlohmann::json()), value) << name << " is new";
+      EXPECT_EQ(newer.value(name, nlohmann::json()), value) << name << " is new: its default belongs into `newer`";
     }
   }
   const auto shown = Show("explain --config=c.json");

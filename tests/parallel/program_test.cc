@@ -154,6 +154,7 @@ TEST(ProgramPasses, RefuseAModelWithoutParameters) {
   EXPECT_THAT(Message(BuildProgram(workload, {}, 0).status()), HasSubstr("the model has no parameters"));
 }
 
+// A new pass: its name here, its line in the comment of passes.h, its row in core/parallel/README.md.
 TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
