@@ -1,4 +1,5 @@
-// transpose, slice, pad, roll and concat, for every dtype: each is one or more strided copies of raw elements.
+// transpose, slice, pad, roll and concat, for every dtype: each is one or more strided copies of raw elements; gather
+// and flip.
 #include <algorithm>
 #include <cmath>
 
@@ -261,12 +262,39 @@ sy_status PrepareGather(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
+sy_status PrepareFlip(const Request& r, Kernel& kernel) {
+  if (!r.HasCounts(2, 2, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation() ||
+      !r.RequireDtype(r.inputs[1], SY_U8, "flips") || !r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y")) {
+    return SY_UNSUPPORTED;
+  }
+  const sy_tensor& x = r.inputs[0];
+  const int32_t axis = r.Attributes<sy_axes_attributes>().values[0];
+  if (axis < 1 || axis >= x.rank) return SY_REFUSE_OP(r, "axis %d of rank %d", axis, x.rank);
+  if (!SameDims(x, r.outputs[0])) return SY_REFUSE_OP(r, "dims differ");
+  if (!r.RequireElements(r.inputs[1], x.dims[0], "flips")) return SY_UNSUPPORTED;
+  const int64_t run = Strides(x)[static_cast<size_t>(axis)], columns = x.dims[axis] * run, rows = Elements(x) / columns;
+  const Tiling tiling = TileOver(*kernel.device(), rows, columns);
+  kernel.Add("layout", "flip", ElementType(x.dtype))
+      .In(0)
+      .In(1)
+      .Out(0)
+      .Uint(rows / x.dims[0])
+      .Uint(run)
+      .Uint(rows)
+      .Uint(columns)
+      .Uint(tiling.rows_each)
+      .Uint(tiling.columns_each)
+      .Groups(tiling.groups);
+  return SY_OK;
+}
+
 const Registration kTranspose{"transpose", PrepareTranspose, sizeof(sy_axes_attributes)};
 const Registration kSlice{"slice", PrepareSlice, sizeof(sy_slice_attributes)};
 const Registration kPad{"pad", PreparePad, sizeof(sy_pad_attributes)};
 const Registration kRoll{"roll", PrepareRoll, sizeof(sy_axes_attributes)};
 const Registration kConcat{"concat", PrepareConcat, sizeof(sy_axes_attributes)};
 const Registration kGather{"gather", PrepareGather, 0};
+const Registration kFlip{"flip", PrepareFlip, sizeof(sy_axes_attributes)};
 
 }  // namespace
 }  // namespace switchyard

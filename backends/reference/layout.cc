@@ -1,5 +1,5 @@
-// transpose, slice, pad, roll and concat: y is x seen through other strides, so each is one choice of strides and a
-// starting offset. Any dtype goes in and out; differing ones are converted.
+// transpose, slice, pad, roll, concat and flip: y is x seen through other strides, so each is one choice of strides and
+// a starting offset, of flip one for each sample. Any dtype goes in and out; differing ones are converted.
 #include "backends/reference/operation.h"
 
 namespace switchyard {
@@ -133,11 +133,33 @@ void RunConcat(Call& call) {
   }
 }
 
+void CheckFlip(Check& check) {
+  if (!check.Operands(2, 1)) return;
+  const int32_t axis = check.attributes<sy_axes_attributes>().values[0];
+  const Dims x = check.InputDims(0);
+  check.Need(axis >= 1 && axis < static_cast<int32_t>(x.size()),
+             Text("no axis ", axis, " behind the first of ", ToText(x))) &&
+      check.Need(check.InputType(1) == SY_U8, "flips must be u8") && check.Input("flips", 1, {x[0]}) &&
+      check.Output("y", 0, x);
+}
+
+void RunFlip(Call& call) {
+  const auto axis = static_cast<size_t>(call.attributes<sy_axes_attributes>().values[0]);
+  const Array& x = call.input(0);
+  const Dims strides = ContiguousStrides(x.dims);
+  ForEach(x.dims, strides, strides, [&](const Dims& index, int64_t in, int64_t out) {
+    const int64_t last = x.dims[axis] - 1, place = index[axis];
+    const bool flips = call.input(1)[index[0]] != 0;
+    call.output(0)[out + (flips ? last - 2 * place : 0) * strides[axis]] = x[in];
+  });
+}
+
 const Operation kTranspose{"transpose", sizeof(sy_axes_attributes), CheckTranspose, RunTranspose};
 const Operation kSlice{"slice", sizeof(sy_slice_attributes), CheckSlice, RunSlice};
 const Operation kPad{"pad", sizeof(sy_pad_attributes), CheckPad, RunPad};
 const Operation kRoll{"roll", sizeof(sy_axes_attributes), CheckRoll, RunRoll};
 const Operation kConcat{"concat", sizeof(sy_axes_attributes), CheckConcat, RunConcat};
+const Operation kFlip{"flip", sizeof(sy_axes_attributes), CheckFlip, RunFlip};
 
 }  // namespace
 }  // namespace switchyard

@@ -111,7 +111,7 @@ typedef struct sy_reduce_attributes {
 
 /* transpose: x → y, y.dims[i] = x.dims[axes[i]].   slice: y[i] = x[start + i·step] per axis.   pad: y = x with `before` and `after` filled.
  * roll: y[i] = x[(i − shift) mod n] per axis (as torch.roll).   concat: x0 … xn-1 → y along axis[0]. */
-typedef struct sy_axes_attributes { /* transpose: axes; roll: shift; concat: values[0] is the axis */
+typedef struct sy_axes_attributes { /* transpose: axes; roll: shift; concat, flip: values[0] is the axis */
   int32_t values[SY_MAX_RANK];
 } sy_axes_attributes;
 typedef struct sy_slice_attributes {
@@ -217,6 +217,10 @@ typedef struct sy_group_norm_attributes {
 typedef struct sy_orthonormalize_attributes {
   int32_t drawn; /* 0/1 */
 } sy_orthonormalize_attributes;
+
+/* flip: x (B, …), flips u8 (B) → y: where flips[b] is not 0, sample b has its elements along axis values[0] of x, 1 or
+ * more, in reverse order (as torch.flip); else it is that of x. Bits move, nothing is converted. Attributes:
+ * sy_axes_attributes. */
 
 #ifdef __cplusplus
 }

@@ -80,6 +80,7 @@ std::vector<Case> Cases() {
        {F32({4, 96}), F32({2, 600})}},
       {Op("reduce", sy_reduce_attributes{.reduction = SY_REDUCE_SUM, .axes = 1, .scale = 1}), {x}, {row}},
       {Op("transpose", sy_axes_attributes{.values = {1, 0}}), {x}, {F32({96, 600})}},
+      {Op("flip", sy_axes_attributes{.values = {1}}), {x, Of(SY_U8, {600})}, {x}},
       {Op("pointwise",
           sy_pointwise_attributes{
               .instruction_count = 1, .output_count = 1, .outputs = {2}, .instructions = {{SY_PW_MUL, 0, 1}}}),

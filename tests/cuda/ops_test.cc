@@ -32,9 +32,11 @@ struct Value {
   bool tested = true;  // takes the dtype under test; else f32, or i32 for indices
   Fill fill = Fill::kNormal;
   double limit = 0;
+  bool bytes = false;  // u8
 };
 Value Fixed(std::vector<int64_t> dims, Fill fill = Fill::kNormal) { return {std::move(dims), false, fill, 0}; }
 Value Indices(std::vector<int64_t> dims, double limit) { return {std::move(dims), false, Fill::kIndex, limit}; }
+Value Bytes(std::vector<int64_t> dims, double limit) { return {std::move(dims), false, Fill::kIndex, limit, true}; }
 
 class CudaOps : public testing::Test {
  protected:
@@ -96,17 +98,17 @@ class CudaOps : public testing::Test {
     for (const sy_dtype dtype : dtypes_) {
       SCOPED_TRACE(testing::Message() << op << " in dtype " << dtype);
       Problem problem{op, attributes, {}, {}, {}};
+      const auto dtype_of = [&](const Value& value) {
+        if (value.tested) return dtype;
+        const bool index = value.fill == Fill::kIndex || value.fill == Fill::kPermutation;
+        return static_cast<sy_dtype>(value.bytes ? SY_U8 : index ? SY_I32 : SY_F32);
+      };
       for (const Value& input : inputs) {
-        const bool index = input.fill == Fill::kIndex || input.fill == Fill::kPermutation;
-        problem.inputs.push_back(Contiguous(input.tested ? dtype : index ? SY_I32 : SY_F32, input.dims));
+        problem.inputs.push_back(Contiguous(dtype_of(input), input.dims));
         problem.values.push_back(
             Rounded(Random(input.fill, input.limit, problem.inputs.back(), ++key_), problem.inputs.back().dtype));
       }
-      for (const Value& output : outputs)
-        problem.outputs.push_back(Contiguous(output.tested                 ? dtype
-                                             : output.fill == Fill::kIndex ? SY_I32
-                                                                           : SY_F32,
-                                             output.dims));
+      for (const Value& output : outputs) problem.outputs.push_back(Contiguous(dtype_of(output), output.dims));
       Compare(problem);
     }
   }
@@ -373,6 +375,11 @@ TEST_F(CudaOps, LayoutsInUnitsOfUpTo16Bytes) {
   Agree("slice", slice, {{{3, 9, 32}}}, {{{2, 3, 16}}});
   sy_pad_attributes pad{.before = {0, 1, 2, 0}, .after = {0, 3, 0, 0}, .value = 0.75f};
   Agree("pad", pad, {{{2, 4, 4, 16}}}, {{{2, 8, 6, 16}}});
+  axes("flip", {2}, {{{3, 5, 7, 24}}, Bytes({3}, 2)}, {3, 5, 7, 24});
+  axes("flip", {1}, {{{4, 7}}, Bytes({4}, 2)}, {4, 7});
+  for (const int64_t channels : {1, 3})
+    Agree("flip", sy_axes_attributes{.values = {2}}, {Bytes({3, 5, 8, channels}, 256), Bytes({3}, 2)},
+          {Bytes({3, 5, 8, channels}, 0)});
   AgreeOn("gather", {}, {{{9, 24}}, Indices({70}, 9)}, {{{70, 24}}});
   AgreeOn("scatter_add", {}, {Indices({700}, 9), {{700, 300}}}, {{{9, 300}}});
 }
@@ -617,7 +624,7 @@ TEST_F(CudaOps, MatmulWithEpiloguesOfTheLibraryAndOfItsOwn) {
   for (const int64_t m : {8, 9, 264})
     Agree("matmul", activated, {{{1037, m}}, {{1037, 16}}}, {Fixed({m, 16}), Fixed({m})});
   if (Watched() || measured_) return;  // it takes them a while
-  dtypes_ = {SY_BF16};  // 32 MB, from which on our own pass sums them
+  dtypes_ = {SY_BF16};                 // 32 MB, from which on our own pass sums them
   Agree("matmul", weights, {{{65540, 256}}, {{65540, 2}}}, {Fixed({256, 2}), Fixed({256})});
 }
 

@@ -68,3 +68,17 @@ GROUP_KERNEL void gather(ARRAY(table), ARRAY(indices), ARRAY(y), uint table_rows
     }
   }
 }
+
+// y = x, rows of `columns` elements; those of samples that `flips` marks have their runs of `run` in reverse order.
+GROUP_KERNEL void flip(ARRAY(x), ARRAY(flips), ARRAY(y), uint rows_per_sample, uint run, uint rows, uint columns,
+                       uint rows_each, uint columns_each) {
+  TILE_OF(rows, columns, rows_each, columns_each)
+  for (uint row = first_row; row < last_row; ++row) {
+    const bool flipped = OF(uchar, flips)[row / rows_per_sample] != 0;
+    const __global E* from = OF(E, x) + (ulong)row * columns;
+    __global E* to = OF(E, y) + (ulong)row * columns;
+    EACH_VECTOR_OF_TILE(i) {
+      for (uint l = i; l < min(last, i + WIDTH); ++l) to[l] = from[flipped ? columns - run - l + 2 * (l % run) : l];
+    }
+  }
+}

@@ -1,4 +1,4 @@
-// reshape, transpose, slice, pad, roll, concat, gather, scatter_add.
+// reshape, transpose, slice, pad, roll, concat, gather, scatter_add, flip.
 #include "core/graph/ops/layout.h"
 
 #include "core/graph/factor_lines.h"
@@ -81,6 +81,12 @@ Value ScatterAdd(const Value& indices, const Value& updates, int64_t rows, Where
   Shape shape = {rows};
   shape.insert(shape.end(), updates.shape().begin() + indices.rank(), updates.shape().end());
   return updates.graph().Add("scatter_add", {indices, updates}, {}, {.shape = shape}, where)[0];
+}
+
+Value Flip(const Value& x, const Value& flips, int axis, Where where) {
+  sy_axes_attributes attributes{};
+  attributes.values[0] = axis;
+  return x.graph().Add("flip", {x, flips}, Attributes(attributes), {}, where)[0];
 }
 
 }  // namespace ops
@@ -175,6 +181,16 @@ std::vector<TensorType> ScatterAddTypes(const Signature& call) {
   return {{call[1].dtype, table}};
 }
 
+std::vector<TensorType> FlipTypes(const Signature& call) {
+  call.RequireInputs(2);
+  const int axis = call.attributes.as<sy_axes_attributes>().values[0];
+  call.Require(axis >= 1 && axis < call.rank(0),
+               [&] { return fmt::format("there is no axis {} behind that of the samples", axis); });
+  call.Require(call[1].dtype == DType::kU8 && call.shape(1) == Shape{call.dim(0, 0)},
+               "expected x (B, …) and flips u8 (B)");
+  return {call[0]};
+}
+
 std::vector<Value> TransposeGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const auto a = graph.node(id).attributes.as<sy_axes_attributes>();
   std::vector<int> inverse(dy[0].rank());
@@ -257,6 +273,12 @@ std::vector<Value> ScatterAddGradient(Graph& graph, int id, const std::vector<Va
   return {{}, ops::Gather(dy[0], graph.value(graph.node(id).inputs[0]))};
 }
 
+std::vector<Value> FlipGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>& wanted) {
+  const Node& node = graph.node(id);
+  if (!wanted[0]) return {{}, {}};
+  return {ops::Flip(dy[0], graph.value(node.inputs[1]), node.attributes.as<sy_axes_attributes>().values[0]), {}};
+}
+
 std::vector<Value> ReshapeGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   return {ops::Reshape(dy[0], graph.type(graph.node(id).inputs[0]).shape)};
 }
@@ -320,6 +342,13 @@ std::string ScatterAddFactors(const Graph& graph, const Node& node) {
   const std::string i = AxisNames("i", InputShape(graph, node, 0).size()),
                     r = AxisNames("r", node.outputs[0].shape.size() - 1);
   return fmt::format("{0}, {0} {1} -> _ {1}", i, r);
+}
+
+std::string FlipFactors(const Graph& graph, const Node& node) {
+  const auto flipped = static_cast<size_t>(node.attributes.as<sy_axes_attributes>().values[0]);
+  const std::string names =
+      AxesThatStay(InputShape(graph, node, 0).size(), [&](size_t axis) { return axis != flipped; });
+  return fmt::format("{0}, x0 -> {0}", names);
 }
 
 double NoFlops(const Graph&, const Node&) { return 0; }
@@ -389,7 +418,13 @@ std::vector<OpDefinition> LayoutOps() {
            .summary = "adds rows into a table by index",
            .infer = ScatterAddTypes,
            .gradient = ScatterAddGradient,
-           .factors = {"i, i r -> _ r", ScatterAddFactors}}};
+           .factors = {"i, i r -> _ r", ScatterAddFactors}},
+          {.name = "flip",
+           .summary = "reverses an axis of some samples",
+           .infer = FlipTypes,
+           .gradient = FlipGradient,
+           .flops = NoFlops,
+           .factors = {"b _, b -> b _", FlipFactors}}};
 }
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Moving elements: reshape (a view, never a kernel), transpose, slice, pad, roll, concat, gather.
+// Moving elements: reshape (a view, never a kernel), transpose, slice, pad, roll, concat, gather, flip.
 #pragma once
 
 #include "core/abi/ops.h"
@@ -31,5 +31,7 @@ Value Concat(const std::vector<Value>& parts, int axis, Where where = Where::cur
 Value Gather(const Value& table, const Value& indices, Where where = Where::current());
 // (…I), updates (…I, …R) → (rows, …R)
 Value ScatterAdd(const Value& indices, const Value& updates, int64_t rows, Where where = Where::current());
+// x (B, …), flips u8 (B): samples whose entry is not 0 are reversed along `axis`, 1 or more, as torch.flip does.
+Value Flip(const Value& x, const Value& flips, int axis, Where where = Where::current());
 
 }  // namespace switchyard::ops

@@ -67,7 +67,24 @@ void AddLayout(Table& table) {
   gather("scalars", {13}, {4, 3}, Fill::kIndex);
   gather("clamped", {5, 3}, {17}, Fill::kSignedIndex);
   table.Add("scatter_add", "integers", {I({64}, 5), T({64, 3}, Fill::kIntegers)}, {T({5, 3})}).exact = true;
+  const auto flip = [&](const char* name, Type type, Dims dims, int axis) {
+    const Operand x = {type, dims, type == Type::kTested ? Fill::kNormal : Fill::kIndex, 256};
+    table
+        .Add("flip", name, Axes<sy_axes_attributes>(std::vector{axis}), {x, {Type::kU8, {dims[0]}, Fill::kIndex, 3}},
+             {{type, dims}})
+        .exact = true;
+  };
+  flip("images", Type::kU8, {5, 4, 7, 3}, 2);
+  flip("grey_images", Type::kU8, {4, 3, 8, 1}, 2);
+  flip("words", Type::kU8, {7, 3, 5, 4}, 2);
+  flip("large_images", Type::kU8, {3, 40, 64, 3}, 2);
+  flip("masks", Type::kI32, {5, 4, 7}, 2);
+  flip("floats", Type::kTested, {6, 3, 5, 2}, 1);
+  flip("rows", Type::kTested, {9, 4}, 1);
+  flip("one_element", Type::kTested, {1, 1}, 1);
   using Axes = sy_axes_attributes;
+  table.Refuse<Axes>({"flip"}, "axis 0", [](Axes& a) { a.values[0] = 0; });
+  table.Refuse<Axes>({"flip"}, "axis 12", [](Axes& a) { a.values[0] = 12; });
   table.Refuse<Axes>({"transpose"}, "an axis twice", [](Axes& a) { a.values[1] = a.values[0]; });
   table.Refuse<Axes>({"transpose", "concat"}, "axis -1", [](Axes& a) { a.values[0] = -1; });
   table.Refuse<Axes>({"transpose", "concat"}, "axis 12", [](Axes& a) { a.values[0] = 12; });
