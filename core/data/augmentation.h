@@ -16,6 +16,7 @@ enum class Augmentation {
   kScaleCrop,    // scale_crop: at a random scale, cropped, mirrored with probability 0.5 (images with masks alone)
 };
 
+bool Mirrors(Augmentation augmentation);
 std::string AugmentationName(Augmentation augmentation);
 StatusOr<Augmentation> ParseAugmentation(const std::string& name);
 

@@ -6,23 +6,25 @@ namespace switchyard {
 
 std::vector<SampleTensor> LabelledImages::tensors() const {
   const EvaluationTransform& e = transform_.options().evaluation;
-  return Tensors(dtype_, e.image_size, e.image_size, e.channels, mixing_);
+  return Tensors(dtype_, e.image_size, e.image_size, e.channels, mixing_, flips_on_device_);
 }
 
 std::vector<SampleTensor> LabelledImages::Tensors(DType dtype, int64_t height, int64_t width, int64_t channels,
-                                                  const MixingOptions& mixing) {
+                                                  const MixingOptions& mixing, bool flips_on_device) {
   std::vector<SampleTensor> tensors = {{"images", {dtype, {height, width, channels}}}, {"labels", {DType::kI32, {}}}};
-  if (!mixing.enabled()) return tensors;
-  tensors.insert(tensors.end(), {{"partner_labels", {DType::kI32, {}}}, {"own_share", {DType::kF32, {}}}});
-  if (!mixing.on_device) return tensors;
-  tensors.insert(tensors.end(), {{"partners", {DType::kI32, {}}},
-                                 {"partner_rows", {DType::kI32, {height}}},
-                                 {"partner_columns", {DType::kU8, {width * channels}}}});
+  if (mixing.enabled())
+    tensors.insert(tensors.end(), {{"partner_labels", {DType::kI32, {}}}, {"own_share", {DType::kF32, {}}}});
+  if (mixing.enabled() && mixing.on_device)
+    tensors.insert(tensors.end(), {{"partners", {DType::kI32, {}}},
+                                   {"partner_rows", {DType::kI32, {height}}},
+                                   {"partner_columns", {DType::kU8, {width * channels}}}});
+  if (flips_on_device) tensors.push_back({"flips", {DType::kU8, {}}});
   return tensors;
 }
 
-void LabelledImages::FillLabels(int32_t label, std::span<void* const> rows) const {
+void LabelledImages::FillLabels(int32_t label, bool flip, std::span<void* const> rows) const {
   *static_cast<int32_t*>(rows[1]) = label;
+  if (flips_on_device_) *static_cast<uint8_t*>(rows.back()) = flip;
   if (!mixing_.enabled()) return;
   *static_cast<int32_t*>(rows[2]) = label;
   *static_cast<float*>(rows[3]) = 1;
@@ -40,18 +42,20 @@ Status LabelledImages::Fill(int64_t epoch, int64_t index, std::span<void* const>
   if (sample.label < 0 || sample.label >= classes)
     return DataLoss("{}: label {} is outside of {} classes", Path(index), sample.label, classes);
   SY_RETURN_IF_ERROR(Annotate(transform_.CheckExtents(sample.image), Path(index)));
+  bool flip = false;
   if (dtype_ == DType::kU8) {
-    transform_.ApplyBytes(epoch, index, &sample.image, static_cast<uint8_t*>(rows[0]));
+    transform_.ApplyBytes(epoch, index, &sample.image, static_cast<uint8_t*>(rows[0]),
+                          flips_on_device_ ? &flip : nullptr);
   } else {
     transform_.Apply(epoch, index, &sample.image, static_cast<float*>(rows[0]));
   }
-  FillLabels(sample.label, rows);
+  FillLabels(sample.label, flip, rows);
   return OkStatus();
 }
 
 void LabelledImages::FillEmpty(std::span<void* const> rows) const {
   std::memset(rows[0], 0, static_cast<size_t>(transform_.elements() * SizeOf(dtype_)));
-  FillLabels(-1, rows);
+  FillLabels(-1, /*flip=*/false, rows);
 }
 
 void LabelledImages::FinishBatch(int64_t epoch, int64_t batch, std::span<const int32_t> positions,

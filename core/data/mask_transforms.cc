@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/base/random.h"
 #include "core/data/color.h"
@@ -68,7 +69,7 @@ MaskTransform::MaskTransform(const MaskTransformOptions& options) : options_(opt
 
 // Calls write(byte, channel) for each byte of the image, in the order of the result.
 template <typename Write>
-void MaskTransform::Prepare(int64_t epoch, int64_t index, Image* image, Image* mask, int32_t* classes,
+void MaskTransform::Prepare(int64_t epoch, int64_t index, Image* image, Image* mask, int32_t* classes, bool* flip,
                             const Write& write) const {
   thread_local Image resized, resized_mask, cropped, cropped_mask;
   const MaskTransformOptions& o = options_;
@@ -84,6 +85,7 @@ void MaskTransform::Prepare(int64_t epoch, int64_t index, Image* image, Image* m
     top = RandomBegin(height, o.height, &random), left = RandomBegin(width, o.width, &random);
     mirrored = random.Uniform() < o.flip_probability;
   }
+  if (flip != nullptr) *flip = std::exchange(mirrored, false);
   Resize(Whole(*image), height, width, o.interpolation, &resized);
   ResizeNearest(*mask, height, width, &resized_mask);
   if (o.train) JitterColor({o.brightness, o.contrast, o.saturation, 0}, &random, &resized);
@@ -107,12 +109,13 @@ void MaskTransform::Prepare(int64_t epoch, int64_t index, Image* image, Image* m
 
 void MaskTransform::Apply(int64_t epoch, int64_t index, Image* image, Image* mask, float* pixels,
                           int32_t* classes) const {
-  Prepare(epoch, index, image, mask, classes, [&](uint8_t byte, size_t c) { *pixels++ = normalized_[c][byte]; });
+  Prepare(epoch, index, image, mask, classes, nullptr,
+          [&](uint8_t byte, size_t c) { *pixels++ = normalized_[c][byte]; });
 }
 
 void MaskTransform::ApplyBytes(int64_t epoch, int64_t index, Image* image, Image* mask, uint8_t* pixels,
-                               int32_t* classes) const {
-  Prepare(epoch, index, image, mask, classes, [&](uint8_t byte, size_t) { *pixels++ = byte; });
+                               int32_t* classes, bool* flip) const {
+  Prepare(epoch, index, image, mask, classes, flip, [&](uint8_t byte, size_t) { *pixels++ = byte; });
 }
 
 }  // namespace switchyard

@@ -49,16 +49,19 @@ class MaskTransform {
 
   // Writes the pixels (height, width, channels), as floats (pixel / 255 − mean) / std or as bytes before that, and the
   // classes (height, width), −1 where they are kIgnoredClass. Image and mask have the same size and are used as
-  // scratch. index: of the sample in the dataset.
+  // scratch. index: of the sample in the dataset. flip: where given, rows of both are written as they are, and it says
+  // whether someone is to reverse them.
   void Apply(int64_t epoch, int64_t index, Image* image, Image* mask, float* pixels, int32_t* classes) const;
-  void ApplyBytes(int64_t epoch, int64_t index, Image* image, Image* mask, uint8_t* pixels, int32_t* classes) const;
+  void ApplyBytes(int64_t epoch, int64_t index, Image* image, Image* mask, uint8_t* pixels, int32_t* classes,
+                  bool* flip = nullptr) const;
 
   const MaskTransformOptions& options() const { return options_; }
 
  private:
   explicit MaskTransform(const MaskTransformOptions& options);
   template <typename Write>
-  void Prepare(int64_t epoch, int64_t index, Image* image, Image* mask, int32_t* classes, const Write& write) const;
+  void Prepare(int64_t epoch, int64_t index, Image* image, Image* mask, int32_t* classes, bool* flip,
+               const Write& write) const;
   MaskTransformOptions options_;
   std::vector<float> mean_, std_;                   // per channel
   std::array<uint8_t, 3> padding_ = {};             // the mean colour

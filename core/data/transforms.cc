@@ -78,6 +78,10 @@ Status CheckRange(const char* option, float value, float low, float high) {
 
 }  // namespace
 
+bool Mirrors(Augmentation augmentation) {
+  return augmentation != Augmentation::kNone && augmentation != Augmentation::kCrop;
+}
+
 std::string AugmentationName(Augmentation augmentation) {
   return AugmentationNames()[static_cast<size_t>(augmentation)];
 }
@@ -191,10 +195,11 @@ void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) co
   ForEachByte(prepared, mirrored, [&](uint8_t byte, size_t channel) { *out++ = normalized_[channel][byte]; });
 }
 
-void Transform::ApplyBytes(int64_t epoch, int64_t index, Image* image, uint8_t* out) const {
+void Transform::ApplyBytes(int64_t epoch, int64_t index, Image* image, uint8_t* out, bool* flip) const {
   bool mirrored;
   const Image& prepared = Prepare(epoch, index, image, &mirrored);
-  if (mirrored) {
+  if (flip != nullptr) *flip = mirrored;
+  if (mirrored && flip == nullptr) {
     ForEachByte(prepared, mirrored, [&](uint8_t byte, size_t) { *out++ = byte; });
   } else {
     std::memcpy(out, prepared.bytes.data(), prepared.bytes.size());

@@ -41,8 +41,9 @@ class Transform {
 
   // Writes (image_size, image_size, channels): floats, (pixel / 255 - mean) / std, or the pixels as bytes, before that
   // normalisation. `image` has 1 or 3 channels and is used as scratch. `index` is the sample's index in the dataset.
+  // flip: where given, rows are written as they are, and it says whether someone is to reverse them.
   void Apply(int64_t epoch, int64_t index, Image* image, float* out) const;
-  void ApplyBytes(int64_t epoch, int64_t index, Image* image, uint8_t* out) const;
+  void ApplyBytes(int64_t epoch, int64_t index, Image* image, uint8_t* out, bool* flip = nullptr) const;
 
   // ResourceExhausted where so narrow an image would become larger than kMaxPixels on its way: it is not to be applied.
   Status CheckExtents(const Image& image) const;

@@ -72,7 +72,8 @@ Workload ClassificationWorkload(const std::string& name, const ModelFunction& mo
   workload.name = name;
   workload.loss = [=](nn::Context& context) {
     const bool mixed = o.mixing.enabled();
-    const Value images = mixed && o.mixing.on_device ? AddMixedImages(context, o) : AddImages(context, o);
+    const Value flips = AddFlips(context, o);
+    const Value images = mixed && o.mixing.on_device ? AddMixedImages(context, o, flips) : AddImages(context, o, flips);
     const Value logits = model(context, images);
     const Value loss = ops::CrossEntropy(logits, AddLabels(context, o), o.label_smoothing);
     return ops::Mean(mixed ? Mixed(context, o, logits, loss) : loss);
@@ -89,44 +90,42 @@ Workload ClassificationWorkload(const std::string& name, const ModelFunction& mo
 
 StatusOr<std::unique_ptr<Task>> MakeClassification(const TrainConfig& config, const TrainableModel& model,
                                                    const CanPrepare& can_prepare) {
-  SY_ASSIGN_OR_RETURN(const ClassificationOptions bytes, Classification::OptionsOf(config, model, DType::kU8));
-  if (bytes.mixing.enabled() && bytes.mixing.on_device && !MixesBytes(bytes, can_prepare))
+  SY_ASSIGN_OR_RETURN(ClassificationOptions options, Classification::OptionsOf(config, model));
+  if (options.mixing.enabled() && options.mixing.on_device && !MixesBytes(options, can_prepare))
     return InvalidArgument(
         "--mix_on=device: device {} has no kernels that mix images as they are stored, in bytes; leave it out, and the "
         "loader mixes them",
         config.device);
-  return Classification::Create(config, model, TakesBytes(bytes, can_prepare) ? DType::kU8 : DType::kF32);
+  if (!TakesBytes(options, can_prepare)) options.dtype = DType::kF32;
+  options.flips = options.flips && options.dtype == DType::kU8 && FlipsBytes(options, can_prepare);
+  return std::make_unique<Classification>(config, model, options);
 }
 
-StatusOr<std::unique_ptr<Task>> Classification::Create(const TrainConfig& config, const TrainableModel& model,
-                                                       DType dtype) {
-  SY_ASSIGN_OR_RETURN(const ClassificationOptions options, OptionsOf(config, model, dtype));
-  return std::unique_ptr<Task>(new Classification(config, model, options));
-}
-
-StatusOr<ClassificationOptions> Classification::OptionsOf(const TrainConfig& config, const TrainableModel& model,
-                                                          DType dtype) {
+StatusOr<ClassificationOptions> Classification::OptionsOf(const TrainConfig& config, const TrainableModel& model) {
   SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config, model));
   ClassificationOptions o;
   o.batch = config.batch_size;
   o.height = o.width = model.image_size;
   o.channels = model.channels;
-  o.dtype = dtype;
+  o.dtype = DType::kU8;
   o.mean = evaluation.mean;
   o.std = evaluation.std;
   o.label_smoothing = config.label_smoothing;
   SY_ASSIGN_OR_RETURN(o.mixing, MixingOf(config));
+  SY_ASSIGN_OR_RETURN(const bool mirrors, MirrorsInTraining(config));
+  o.flips = mirrors && (!o.mixing.enabled() || o.mixing.on_device);
   return o;
 }
 
 StatusOr<std::unique_ptr<SampleSource>> Classification::Samples(const Dataset& dataset, bool train) const {
   SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, dataset.crop_ratio()));
   SY_ASSIGN_OR_RETURN(const Transform transform, TransformOf(config_, evaluation, dataset, train));
-  return std::make_unique<LabelledImages>(dataset, transform, options_.dtype, options_.mixing);
+  return std::make_unique<LabelledImages>(dataset, transform, options_.dtype, options_.mixing, options_.flips);
 }
 
 std::vector<SampleTensor> Classification::tensors() const {
-  return LabelledImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels, options_.mixing);
+  return LabelledImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels, options_.mixing,
+                                 options_.flips);
 }
 
 std::vector<Metric> Classification::metrics() const {

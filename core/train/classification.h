@@ -17,18 +17,21 @@ struct ClassificationOptions : ImageInput {
 };
 
 // Inputs: "images" (B, H, W, C), "labels" i32 (B); in training, where images are mixed, "partner_labels" i32 (B) and
-// "own_share" f32 (B), and where the device does that, what AddMixedImages adds; and where the model draws random
-// numbers "sample_ids" i32 (B) and "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B) per sample, 0 where the
-// label is negative, "eval_rank" i32 (B): how many classes score above the true one, and "eval_logits" f32 (B,
-// classes).
+// "own_share" f32 (B), and where the device does that, what AddMixedImages adds; where it flips them, "flips" u8 (B);
+// and where the model draws random numbers "sample_ids" i32 (B) and "step" i32 (2). Evaluation's outputs: "eval_loss"
+// f32 (B) per sample, 0 where the label is negative, "eval_rank" i32 (B): how many classes score above the true one,
+// and "eval_logits" f32 (B, classes).
 Workload ClassificationWorkload(const std::string& name, const ModelFunction& model,
                                 const ClassificationOptions& options);
 
 class Classification : public Task {
  public:
-  // dtype: as images travel, kU8 or kF32.
-  static StatusOr<std::unique_ptr<Task>> Create(const TrainConfig& config, const TrainableModel& model, DType dtype);
-  static StatusOr<ClassificationOptions> OptionsOf(const TrainConfig& config, const TrainableModel& model, DType dtype);
+  // options: those of OptionsOf, or with what the device cannot do left to the loader.
+  Classification(const TrainConfig& config, const TrainableModel& model, const ClassificationOptions& options)
+      : config_(config), model_(model), options_(options) {}
+  // Of images that travel as bytes, to be flipped by the device where they are to be flipped and the loader does not
+  // mix them.
+  static StatusOr<ClassificationOptions> OptionsOf(const TrainConfig& config, const TrainableModel& model);
 
   StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset& dataset, bool train) const override;
   std::vector<SampleTensor> tensors() const override;
@@ -53,8 +56,6 @@ class Classification : public Task {
   Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;
 
  private:
-  Classification(const TrainConfig& config, const TrainableModel& model, const ClassificationOptions& options)
-      : config_(config), model_(model), options_(options) {}
   const TrainConfig config_;
   const TrainableModel model_;
   const ClassificationOptions options_;

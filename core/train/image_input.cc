@@ -74,7 +74,8 @@ Value AddPixels(nn::Context& context, const ImageInput& input) {
 }
 
 // Whether there are kernels for all that `add` makes of bytes.
-bool Runs(const ImageInput& input, const CanPrepare& can_prepare, Value (*add)(nn::Context&, const ImageInput&)) {
+template <typename Add>
+bool Runs(const ImageInput& input, const CanPrepare& can_prepare, const Add& add) {
   Graph graph;
   nn::Context context(graph);
   ImageInput bytes = input;
@@ -86,16 +87,29 @@ bool Runs(const ImageInput& input, const CanPrepare& can_prepare, Value (*add)(n
 
 }  // namespace
 
-Value AddImages(nn::Context& context, const ImageInput& input) {
-  const Value images = AddPixels(context, input);
+Value AddFlips(nn::Context& context, const ImageInput& input) {
+  if (!input.flips) return {};
+  const Graph::Scope root(context.graph);
+  return context.graph.Input("flips", {DType::kU8, {input.batch}}, {Role::kBatch, {}, false});
+}
+
+Value Flipped(const Value& x, const Value& flips) {
+  if (!flips) return x;
+  const Graph::Scope root(x.graph());
+  const Graph::Scope scope(x.graph(), "flip");
+  return ops::Flip(x, flips, 2);
+}
+
+Value AddImages(nn::Context& context, const ImageInput& input, const Value& flips) {
+  const Value images = Flipped(AddPixels(context, input), flips);
   const Graph::Scope root(context.graph);
   const Graph::Scope scope(context.graph, "normalize");  // names of other nodes stay as they are with floats
   return input.dtype == DType::kF32 ? images : Normalized(images, input);
 }
 
-Value AddMixedImages(nn::Context& context, const ImageInput& input) {
+Value AddMixedImages(nn::Context& context, const ImageInput& input, const Value& flips) {
   Graph& graph = context.graph;
-  const Value images = AddPixels(context, input);
+  const Value images = Flipped(AddPixels(context, input), flips);
   const Graph::Scope root(graph);
   const InputInfo batch = {Role::kBatch, {}, false};
   const int64_t b = input.batch, h = input.height, row = input.width * input.channels;
@@ -132,9 +146,22 @@ Raster PictureOf(const ImageInput& input, const void* row) {
   return picture;
 }
 
-bool TakesBytes(const ImageInput& input, const CanPrepare& can_prepare) { return Runs(input, can_prepare, AddImages); }
+bool TakesBytes(const ImageInput& input, const CanPrepare& can_prepare) {
+  return Runs(input, can_prepare, [](nn::Context& context, const ImageInput& bytes) { AddImages(context, bytes); });
+}
 bool MixesBytes(const ImageInput& input, const CanPrepare& can_prepare) {
-  return Runs(input, can_prepare, AddMixedImages);
+  return Runs(input, can_prepare,
+              [](nn::Context& context, const ImageInput& bytes) { AddMixedImages(context, bytes); });
+}
+bool FlipsBytes(const ImageInput& input, const CanPrepare& can_prepare) {
+  return Runs(input, can_prepare, [](nn::Context& context, ImageInput bytes) {
+    bytes.flips = true;
+    const Value flips = AddFlips(context, bytes);
+    Flipped(AddPixels(context, bytes), flips);
+    Flipped(context.graph.Input("masks", {DType::kI32, {bytes.batch, bytes.height, bytes.width}},
+                                {Role::kBatch, {}, false}),
+            flips);
+  });
 }
 
 }  // namespace switchyard

@@ -49,8 +49,8 @@ Value Likeliest(const Value& logits) {
   return ops::Reduce(candidates, SY_REDUCE_MIN, 1u << 3);
 }
 
-StatusOr<SegmentationOptions> OptionsOfSegmentation(const TrainConfig& config, const TrainableModel& model,
-                                                    DType dtype) {
+// Of images that travel as bytes, to be flipped by the device where they are to be flipped.
+StatusOr<SegmentationOptions> OptionsOfSegmentation(const TrainConfig& config, const TrainableModel& model) {
   SY_RETURN_IF_ERROR(CheckForMasks(config));
   if (config.crop_ratio && *config.crop_ratio != 1)
     return InvalidArgument("--crop_ratio={}: images with masks are evaluated whole", *config.crop_ratio);
@@ -62,7 +62,8 @@ StatusOr<SegmentationOptions> OptionsOfSegmentation(const TrainConfig& config, c
   SegmentationOptions o;
   o.batch = config.batch_size;
   o.height = input[0], o.width = input[1], o.channels = input[2];
-  o.dtype = dtype;
+  o.dtype = DType::kU8;
+  SY_ASSIGN_OR_RETURN(o.flips, MirrorsInTraining(config));
   o.mean = evaluation.mean, o.std = evaluation.std;
   o.classes = model.classes;
   o.label_smoothing = config.label_smoothing;
@@ -93,7 +94,8 @@ Workload SegmentationWorkload(const std::string& name, const ModelFunction& mode
   Workload workload;
   workload.name = name;
   workload.loss = [=](nn::Context& context) {
-    const Value logits = model(context, AddImages(context, o)), masks = AddMasks(context, o);
+    const Value flips = AddFlips(context, o);
+    const Value logits = model(context, AddImages(context, o, flips)), masks = Flipped(AddMasks(context, o), flips);
     if (o.dice) return nn::SegmentationLoss(logits, masks, *o.dice);
     // Of the pixels that count on all W ranks: the mean over the ranks of W·Σ own losses / Σ all counts.
     const Value one = ops::Full(context.graph, {1}, 1);
@@ -128,14 +130,10 @@ Workload SegmentationWorkload(const std::string& name, const ModelFunction& mode
 
 StatusOr<std::unique_ptr<Task>> MakeSegmentation(const TrainConfig& config, const TrainableModel& model,
                                                  const CanPrepare& can_prepare) {
-  SY_ASSIGN_OR_RETURN(const SegmentationOptions bytes, OptionsOfSegmentation(config, model, DType::kU8));
-  return Segmentation::Create(config, model, TakesBytes(bytes, can_prepare) ? DType::kU8 : DType::kF32);
-}
-
-StatusOr<std::unique_ptr<Task>> Segmentation::Create(const TrainConfig& config, const TrainableModel& model,
-                                                     DType dtype) {
-  SY_ASSIGN_OR_RETURN(const SegmentationOptions options, OptionsOfSegmentation(config, model, dtype));
-  return std::unique_ptr<Task>(new Segmentation(config, model, options));
+  SY_ASSIGN_OR_RETURN(SegmentationOptions options, OptionsOfSegmentation(config, model));
+  if (!TakesBytes(options, can_prepare)) options.dtype = DType::kF32;
+  options.flips = options.flips && options.dtype == DType::kU8 && FlipsBytes(options, can_prepare);
+  return std::make_unique<Segmentation>(config, model, options);
 }
 
 StatusOr<std::unique_ptr<SampleSource>> Segmentation::Samples(const Dataset& dataset, bool train) const {
@@ -154,11 +152,11 @@ StatusOr<std::unique_ptr<SampleSource>> Segmentation::Samples(const Dataset& dat
   SY_ASSIGN_OR_RETURN(o.erasing, ErasingOf(config_));
   o.seed = config_.seed;
   SY_ASSIGN_OR_RETURN(const MaskTransform transform, MaskTransform::Create(o));
-  return std::make_unique<MaskedImages>(dataset, transform, options_.dtype);
+  return std::make_unique<MaskedImages>(dataset, transform, options_.dtype, options_.flips);
 }
 
 std::vector<SampleTensor> Segmentation::tensors() const {
-  return MaskedImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels);
+  return MaskedImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels, options_.flips);
 }
 
 std::vector<Metric> Segmentation::metrics() const {

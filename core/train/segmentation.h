@@ -25,17 +25,17 @@ struct SegmentationOptions : ImageInput {
   std::optional<nn::SegmentationLossOptions> dice;  // the loss has a Dice part; else it is the cross entropy
 };
 
-// Inputs: "images" (B, H, W, C), "masks" i32 (B, H, W), negative where a pixel does not count, and where the model
-// draws random numbers "sample_ids" i32 (B) and "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B), the sum over
-// the sample's pixels; "eval_logits" f32 (B, H, W, classes); "eval_pairs" i32 (B, H, W): truth · classes +
-// likeliest, negative where a pixel does not count; with a Dice part "eval_dice" f32 (B, 2, classes), the sums over the
-// sample's pixels of p·t and p + t.
+// Inputs: "images" (B, H, W, C), "masks" i32 (B, H, W), negative where a pixel does not count; in training, where the
+// device flips both, "flips" u8 (B); and where the model draws random numbers "sample_ids" i32 (B) and "step" i32 (2).
+// Evaluation's outputs: "eval_loss" f32 (B), the sum over the sample's pixels; "eval_logits" f32 (B, H, W, classes);
+// "eval_pairs" i32 (B, H, W): truth · classes + likeliest, negative where a pixel does not count; with a Dice part
+// "eval_dice" f32 (B, 2, classes), the sums over the sample's pixels of p·t and p + t.
 Workload SegmentationWorkload(const std::string& name, const ModelFunction& model, const SegmentationOptions& options);
 
 class Segmentation : public Task {
  public:
-  // dtype: as images travel, kU8 or kF32.
-  static StatusOr<std::unique_ptr<Task>> Create(const TrainConfig& config, const TrainableModel& model, DType dtype);
+  Segmentation(const TrainConfig& config, const TrainableModel& model, const SegmentationOptions& options)
+      : config_(config), model_(model), options_(options) {}
 
   StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset& dataset, bool train) const override;
   std::vector<SampleTensor> tensors() const override;
@@ -60,8 +60,6 @@ class Segmentation : public Task {
   Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;
 
  private:
-  Segmentation(const TrainConfig& config, const TrainableModel& model, const SegmentationOptions& options)
-      : config_(config), model_(model), options_(options) {}
   size_t pixels() const { return static_cast<size_t>(options_.height * options_.width); }
   const TrainConfig config_;
   const TrainableModel model_;

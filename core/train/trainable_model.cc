@@ -43,6 +43,12 @@ StatusOr<RandomErasing> ErasingOf(const TrainConfig& c) {
   return erasing;
 }
 
+StatusOr<bool> MirrorsInTraining(const TrainConfig& c) {
+  if (!c.augmentation) return false;
+  SY_ASSIGN_OR_RETURN(const Augmentation augmentation, ParseAugmentation(*c.augmentation));
+  return Mirrors(augmentation);
+}
+
 Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder) {
   const nlohmann::json found = record.value("classes", nlohmann::json()), expected = train.class_names();
   if (found == expected) return OkStatus();

@@ -62,6 +62,10 @@ Status CheckForMasks(const TrainConfig& config);
 StatusOr<std::optional<RandAugment>> RandAugmentOf(const TrainConfig& config);
 StatusOr<RandomErasing> ErasingOf(const TrainConfig& config);
 
+// Whether --augmentation also mirrors images in training. Of a run that does not name one, the loader does what its
+// dataset says.
+StatusOr<bool> MirrorsInTraining(const TrainConfig& config);
+
 // Whether the classes of a checkpoint's record are those of the data; InvalidArgument says what differs.
 Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder);
 

@@ -348,6 +348,37 @@ TEST(Loader, LeavesMixingToTheDeviceWithPartnersAndShares) {
   for (int i = 0; i < 16; ++i) EXPECT_EQ(static_cast<const int32_t*>(unmixed.tensors[5])[i], 0);
 }
 
+// Beside what the device mixes too; of evaluation, and where a sample is missing, nothing is to be flipped.
+TEST(Loader, LeavesFlipsToTheDeviceWithAByteForEachSample) {
+  const NumberedDataset dataset(64);
+  TransformOptions options = OnePixel().options();
+  options.train = true;
+  options.augmentation = Augmentation::kCropFlip;
+  options.crop_padding = 0;
+  const MixingOptions mixing = {.mixup = 1, .on_device = true};
+  for (const bool train : {true, false}) {
+    options.train = train;
+    auto loader = Loader::Create(std::make_unique<LabelledImages>(dataset, *Transform::Create(options), DType::kU8,
+                                                                  mixing, /*flips_on_device=*/true),
+                                 {.batch_size = 48, .train = train, .workers = 2});
+    ASSERT_TRUE((*loader)->Start(0, 0, 1).ok());
+    ASSERT_EQ((*loader)->source().tensors().back().name, "flips");
+    int count = 0, samples = 0;
+    Batch batch;
+    while (*(*loader)->Next(&batch)) {
+      ASSERT_EQ(batch.tensors.size(), 8u);
+      const auto* const flips = static_cast<const uint8_t*>(batch.tensors[7]);
+      for (int i = 0; i < 48; ++i) count += flips[i] != 0, ++samples;
+    }
+    EXPECT_EQ(samples, train ? 48 : 96) << "a last batch is dropped, or padded";
+    if (train) {
+      EXPECT_NEAR(count, 24, 12);
+    } else {
+      EXPECT_EQ(count, 0);
+    }
+  }
+}
+
 TEST(Loader, ADatasetThatIsAllBadEndsWithAnErrorHoweverManyAreTolerated) {
   SetLogLevel(LogLevel::kError);
   std::set<int64_t> all;

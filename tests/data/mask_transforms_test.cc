@@ -1,5 +1,7 @@
 #include "core/data/mask_transforms.h"
 
+#include <algorithm>
+#include <array>
 #include <set>
 
 #include "core/data/affine.h"
@@ -224,6 +226,29 @@ TEST(MaskTransform, FloatsAreTheNormalisedBytes) {
     const size_t c = i % 3;
     EXPECT_EQ(floats[i], (static_cast<float>(bytes.pixels[i]) / 255.0f - o.mean[c]) / o.std[c]);
   }
+}
+
+// Rows of image and mask that are left to the device are, once it reversed them, those that are reversed here.
+TEST(MaskTransform, LeavesFlipsToWhoAsksForThem) {
+  const MaskTransform transform = Make(Training(8, 6));
+  int flipped = 0;
+  for (int64_t index = 0; index < 12; ++index) {
+    const Result expected = Apply(transform, Halves(9, 9), 1, index);
+    Sample sample = Halves(9, 9);
+    Result found = expected;
+    bool flip = false;
+    transform.ApplyBytes(1, index, &sample.image, &sample.mask, found.pixels.data(), found.classes.data(), &flip);
+    EXPECT_EQ(found == expected, !flip) << index;
+    flipped += flip;
+    for (int y = 0; y < 8 && flip; ++y) {
+      std::reverse(found.classes.begin() + 6 * y, found.classes.begin() + 6 * (y + 1));
+      auto* const row = reinterpret_cast<std::array<uint8_t, 3>*>(found.pixels.data()) + 6 * y;
+      std::reverse(row, row + 6);
+    }
+    EXPECT_EQ(found, expected) << index;
+  }
+  EXPECT_GT(flipped, 2);
+  EXPECT_LT(flipped, 10);
 }
 
 TEST(MaskTransform, RefusesWhatMasksCannotTake) {

@@ -1,5 +1,5 @@
-// Images that travel as bytes and become floats on the device are, bit for bit, those that the host normalises; and
-// those that it mixes, those that the loader mixes.
+// Images that travel as bytes and become floats on the device are, bit for bit, those that the host normalises; those
+// that it mixes, those that the loader mixes; and those that it flips, those that the transforms flip.
 #include "core/train/image_input.h"
 
 #include <cstdlib>
@@ -10,6 +10,7 @@
 #include "core/data/mixing.h"
 #include "core/data/transforms.h"
 #include "core/graph/ops/pointwise.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/npu/simulator_path.h"
 #include "tests/plan/world.h"
@@ -120,6 +121,41 @@ TEST_P(ImageBytes, MixedOnTheDeviceAreThoseThatTheLoaderMixes) {
       ASSERT_EQ(std::memcmp(&found[i], &expected[i], sizeof(float)), 0)
           << "element " << i << ", byte " << int{images[i]} << ": " << found[i] << ", expected " << expected[i];
     }
+  }
+}
+
+TEST_P(ImageBytes, FlippedOnTheDeviceAreThoseThatTheTransformsFlip) {
+  constexpr int kBatch = 6, kSide = 16;
+  for (const int channels : {1, 3}) {
+    TransformOptions options;
+    options.evaluation = {.image_size = kSide, .channels = channels, .resize = kSide, .mean = {0.5f}, .std = {0.5f}};
+    options.train = true;
+    options.augmentation = Augmentation::kCropFlip;
+    const Transform transform = *Transform::Create(options);
+    const auto elements = static_cast<size_t>(transform.elements());
+    std::vector<uint8_t> expected(kBatch * elements), bytes(expected.size()), flips;
+    for (int i = 0; i < kBatch; ++i) {
+      Image image;
+      image.Reshape(kSide, kSide, channels);
+      for (size_t k = 0; k < elements; ++k) image.bytes[k] = static_cast<uint8_t>(k * 7 + static_cast<size_t>(i));
+      Image again = image;
+      bool flip = false;
+      transform.ApplyBytes(0, i, &image, expected.data() + static_cast<size_t>(i) * elements);
+      transform.ApplyBytes(0, i, &again, bytes.data() + static_cast<size_t>(i) * elements, &flip);
+      flips.push_back(flip);
+    }
+    ASSERT_THAT(flips, testing::AllOf(testing::Contains(0), testing::Contains(1)));
+    ASSERT_NE(bytes, expected);
+
+    ImageInput input = {kBatch, kSide, kSide, channels, DType::kU8, {0.5f}, {0.5f}};
+    EXPECT_TRUE(FlipsBytes(input, test_->kernels->Predicate()));
+    const std::vector<float> as_they_are =
+        Floats([&](nn::Context& context) { return AddImages(context, input); }, {{"images", expected}});
+    input.flips = true;
+    const std::vector<float> found =
+        Floats([&](nn::Context& context) { return AddImages(context, input, AddFlips(context, input)); },
+               {{"images", bytes}, {"flips", flips}});
+    EXPECT_EQ(found, as_they_are) << channels << " channels";
   }
 }
 

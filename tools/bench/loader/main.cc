@@ -2,6 +2,8 @@
 // in PyTorch. Prints the median of the epochs in images per second and each of them.
 //   loader_bench --data=beans.tar [--auto_augment=rand-m9-inc1] [--interpolation=bilinear|bicubic]
 //   [--image_size=224] [--batch=32] [--workers=1] [--epochs=5] [--cpu_time=0|1]
+//   [--images_as=floats|bytes|unflipped]
+// --images_as: normalised f32, bytes for a device that normalises them, or such bytes for one that flips them too.
 // --cpu_time counts processor time of the whole process instead of wall time: for a machine that is busy.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -41,12 +43,16 @@ Status Measure(std::map<std::string, std::string> flags) {
     SY_ASSIGN_OR_RETURN(options.rand_augment, ParseRandAugment(flags.at("auto_augment")));
   }
   SY_ASSIGN_OR_RETURN(const Transform transform, Transform::Create(options));
+  const std::string& as = flags.at("images_as");
+  const DType dtype = as == "floats" ? DType::kF32 : DType::kU8;
   LoaderOptions loading;
   loading.batch_size = number("batch");
   loading.train = true;
   loading.workers = number("workers");
   SY_ASSIGN_OR_RETURN(const auto loader,
-                      Loader::Create(std::make_unique<LabelledImages>(*dataset, transform, DType::kF32), loading));
+                      Loader::Create(std::make_unique<LabelledImages>(*dataset, transform, dtype, MixingOptions(),
+                                                                      /*flips_on_device=*/as == "unflipped"),
+                                     loading));
   std::vector<double> rates;
   for (int epoch = 0; epoch <= number("epochs"); ++epoch) {
     const double began = Now(number("cpu_time") != 0);
@@ -73,7 +79,7 @@ int main(int argc, char** argv) {
   std::map<std::string, std::string> flags = {
       {"data", ""},          {"auto_augment", ""}, {"interpolation", "bilinear"},
       {"image_size", "224"}, {"batch", "32"},      {"workers", "1"},
-      {"epochs", "5"},       {"cpu_time", "0"}};
+      {"epochs", "5"},       {"cpu_time", "0"},    {"images_as", "floats"}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const size_t equals = word.find('=');
