@@ -119,7 +119,7 @@ std::string Disagreements(const ResolvedModel& chosen, const ForeignModel& found
     text +=
         fmt::format("{}--{}={} where the file has {}", text.empty() ? "" : ", ", setting, ours.dump(), theirs.dump());
   };
-  if (found.image_size > 0) compare("image_size", chosen.image_size, found.image_size);
+  if (found.image_size) compare("image_size", chosen.image_size, *found.image_size);
   compare("channels", chosen.channels, found.channels);
   for (const Setting& row : found.family->settings()) {
     for (const SettingValues* values : {&found.own, &found.of_weights}) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace switchyard {
 struct ForeignModel {
   const ModelFamily* family = nullptr;
   std::string name;  // the listed model of that size, or one of which every size is then set
-  int image_size = 0;  // 0: weights suit images of any size
+  std::optional<int> image_size;  // none: weights suit images of any size
   int channels = 0, classes = 0;
   SettingValues own;  // the family's settings of which the file speaks
   // The same, of those that change no shape, so that weights would load in silence beside another value: they follow

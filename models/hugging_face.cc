@@ -58,11 +58,12 @@ StatusOr<ForeignLabels> ReadHuggingFaceLabels(const Json& config) {
   if (ids.is_null()) return labels;
   if (!ids.is_object() || ids.empty() || ids.size() > kMostClasses)
     return Unexpected("id2label", "an object of class names by number", ids);
-  labels.count = static_cast<int>(ids.size());
-  for (int i = 0; i < labels.count; ++i) {
+  const int count = static_cast<int>(ids.size());
+  labels.count = count;
+  for (int i = 0; i < count; ++i) {
     const auto found = ids.find(std::to_string(i));
     if (found == ids.end())
-      return InvalidArgument("id2label: expected the numbers 0 to {}, found none for {}", labels.count - 1, i);
+      return InvalidArgument("id2label: expected the numbers 0 to {}, found none for {}", count - 1, i);
     if (!found->is_string()) return Unexpected("id2label", fmt::format("a name for {}", i), *found);
     labels.names.push_back(found->get<std::string>());
   }

@@ -4,6 +4,7 @@
 // range, and what we cannot do is an error that names the field. Thread-safe: pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 namespace switchyard {
 
 struct ForeignLabels {
-  int count = 0;                   // of classes; 0: the file does not say
+  std::optional<int> count;        // of classes, where the file says it
   std::vector<std::string> names;  // by label; empty where there are none, or the meaningless LABEL_0, LABEL_1, …
 };
 StatusOr<ForeignLabels> ReadHuggingFaceLabels(const nlohmann::json& config);

@@ -124,7 +124,7 @@ StatusOr<ForeignModel> ReadResNet(const Json& config) {
   }
   SY_ASSIGN_OR_RETURN(o.channels, Positive(config, "num_channels", 3));
   SY_ASSIGN_OR_RETURN(ForeignLabels labels, ReadHuggingFaceLabels(config));
-  if (labels.count > 0) o.classes = labels.count;
+  if (labels.count) o.classes = *labels.count;
   const SettingValues all = OwnSettings(o);
   return ForeignModel{.name = fmt::format("resnet{}", o.depth),
                       .channels = o.channels,

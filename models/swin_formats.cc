@@ -112,7 +112,7 @@ StatusOr<ForeignModel> ReadHuggingFaceSwin(const Json& config) {
   SY_ASSIGN_OR_RETURN(o.patch, Side(config, "patch_size", o.patch));
   SY_ASSIGN_OR_RETURN(o.channels, Positive(config, "num_channels", o.channels));
   SY_ASSIGN_OR_RETURN(ForeignLabels labels, ReadHuggingFaceLabels(config));
-  if (labels.count > 0) o.classes = labels.count;
+  if (labels.count) o.classes = *labels.count;
   return FoundSwin(o, std::move(labels.names));
 }
 

@@ -68,7 +68,7 @@ StatusOr<ForeignModel> ReadHuggingFace(const Json& config) {
     return Unexpected("layer_norm_eps", "a number between 0 and 1", eps);
   o.layer_norm_eps = eps.is_null() ? kHuggingFaceEps : eps.get<float>();
   SY_ASSIGN_OR_RETURN(ForeignLabels labels, ReadHuggingFaceLabels(config));
-  if (labels.count > 0) o.classes = labels.count;
+  if (labels.count) o.classes = *labels.count;
   ForeignModel model = Found(o, std::move(labels.names));
   model.of_weights["layer_norm_eps"] = JsonOf(o.layer_norm_eps);  // of transformers' default too
   return model;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "core/base/checksum.h"
 #include "core/base/names.h"
@@ -110,12 +111,13 @@ StatusOr<const DatasetRow*> FindRow(const std::string& name) {
 }
 
 Status CheckOptions(const DatasetOptions& options) {
-  if (options.image_size < 0 || options.image_size > 8192) {
-    return InvalidArgument("expected an image size of 1 to 8192 pixels, found {}", options.image_size);
-  }
-  if (options.classes < 0 || options.train_size < 0 || options.validation_size < 0) {
-    return InvalidArgument("expected sizes and class counts of 0 or more, found {} classes, {} and {} samples",
-                           options.classes, options.train_size, options.validation_size);
+  if (options.image_size && (*options.image_size < 1 || *options.image_size > 8192))
+    return InvalidArgument("expected an image size of 1 to 8192 pixels, found {}", *options.image_size);
+  if (options.classes && *options.classes < 1)
+    return InvalidArgument("expected 1 class or more, found {}", *options.classes);
+  for (const auto& [split, size] :
+       {std::pair("training", options.train_size), {"validation", options.validation_size}}) {
+    if (size && *size < 1) return InvalidArgument("expected 1 {} sample or more, found {}", split, *size);
   }
   return OkStatus();
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,17 +67,17 @@ enum class Split { kTrain, kValidation, kTest };
 std::string SplitName(Split split);
 
 struct DatasetOptions {
-  std::string name;      // as listed by KnownDatasets()
-  std::string data;      // folder or archive; empty: searched for, see location.h
-  bool download = true;  // may fetch what is not there
-  uint64_t seed = 42;    // shapes
-  int image_size = 0;    // pixels; shapes (0: 32) and synthetic (0: 224)
-  int classes = 0;       // synthetic; 0: 1000, of masks 21
+  std::string name;                 // as listed by KnownDatasets()
+  std::optional<std::string> data;  // folder or archive; else searched for, see location.h
+  bool download = true;             // may fetch what is not there
+  uint64_t seed = 42;               // shapes
+  std::optional<int> image_size;    // pixels; shapes (else 32) and synthetic (else 224)
+  std::optional<int> classes;       // synthetic; else 1000, of masks 21, of voxels 2
   // synthetic makes what a model learns from: samples of this kind, of masks (H, W, 3) in size.
   Content content = Content::kLabelledImages;
   Shape input_shape;
-  int64_t train_size = 0;       // samples; shapes (0: 10,000) and synthetic (0: 1,281,167)
-  int64_t validation_size = 0;  // samples; shapes (0: 2,000) and synthetic (0: 50,000)
+  std::optional<int64_t> train_size;       // samples; shapes (else 10,000) and synthetic (else 1,281,167)
+  std::optional<int64_t> validation_size;  // samples; shapes (else 2,000) and synthetic (else 50,000)
 };
 
 // NotFound, with "did you mean", for an unknown name; NotFound, with where to put what, for missing data; DataLoss for

@@ -123,11 +123,11 @@ Status FetchFiles(const Download& download, const std::string& folder) {
   return status;
 }
 
-StatusOr<std::string> LocateData(const std::string& name, const std::string& data, const Download* download,
-                                 bool fetch) {
-  if (!data.empty()) {
-    if (PathExists(data)) return data;
-    return NotFound("--data={}: no such file or folder; expected the data of {}", data, name);
+StatusOr<std::string> LocateData(const std::string& name, const std::optional<std::string>& data,
+                                 const Download* download, bool fetch) {
+  if (data) {
+    if (PathExists(*data)) return *data;
+    return NotFound("--data={}: no such file or folder; expected the data of {}", *data, name);
   }
   std::string tried;
   if (const auto shared = Environment("SWITCHYARD_DATA")) {

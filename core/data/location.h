@@ -4,6 +4,7 @@
 // Thread-safe.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,11 @@ Download FashionMnistDownload();
 Download MnistDownload();
 Download Cifar10Download();
 
-// The folder or archive of dataset `name`. `data` is what the user gave, or "". `download` is null for data that no
+// The folder or archive of dataset `name`. `data` is what the user gave. `download` is null for data that no
 // official site has as files that we read; where `fetch` is false, nothing is fetched.
 // NotFound says every place that was tried and where to put which file.
-StatusOr<std::string> LocateData(const std::string& name, const std::string& data, const Download* download,
-                                 bool fetch);
+StatusOr<std::string> LocateData(const std::string& name, const std::optional<std::string>& data,
+                                 const Download* download, bool fetch);
 
 // Fetches every file that `folder` lacks, creating it. A file appears under its name only whole and verified. Gives up
 // after a few seconds where the site cannot be reached. Unavailable: no site answered; DataLoss: wrong SHA-256.

@@ -39,9 +39,8 @@ class ShapesDataset : public Dataset {
  public:
   ShapesDataset(const DatasetOptions& options, Split split)
       : key_(Key(options.seed, HashName("shapes"), split == Split::kTrain ? 0 : 1)),
-        side_(options.image_size > 0 ? options.image_size : 32),
-        size_(split == Split::kTrain ? (options.train_size > 0 ? options.train_size : 10'000)
-                                     : (options.validation_size > 0 ? options.validation_size : 2'000)) {}
+        side_(options.image_size.value_or(32)),
+        size_(split == Split::kTrain ? options.train_size.value_or(10'000) : options.validation_size.value_or(2'000)) {}
 
   std::string name() const override { return "shapes"; }
   int64_t size() const override { return size_; }

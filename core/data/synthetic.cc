@@ -10,20 +10,23 @@ namespace {
 
 constexpr size_t kDistinctImages = 16;
 
+int64_t SizeOf(const DatasetOptions& options, Split split) {
+  return split == Split::kTrain ? options.train_size.value_or(1'281'167) : options.validation_size.value_or(50'000);
+}
+
 class SyntheticDataset : public Dataset {
  public:
   SyntheticDataset(const DatasetOptions& options, Split split)
       : content_(options.content == Content::kMaskedImages ? options.content : Content::kLabelledImages),
-        height_(options.image_size > 0 ? options.image_size : 224),
+        height_(options.image_size.value_or(224)),
         width_(height_),
-        size_(split == Split::kTrain ? (options.train_size > 0 ? options.train_size : 1'281'167)
-                                     : (options.validation_size > 0 ? options.validation_size : 50'000)) {
+        size_(SizeOf(options, split)) {
     const bool masked = content_ == Content::kMaskedImages;
     if (masked && options.input_shape.size() == 3) {
       height_ = static_cast<int>(options.input_shape[0]);
       width_ = static_cast<int>(options.input_shape[1]);
     }
-    const int classes = options.classes > 0 ? options.classes : masked ? 21 : 1000;
+    const int classes = options.classes.value_or(masked ? 21 : 1000);
     for (int i = 0; i < classes; ++i) class_names_.push_back(fmt::format("class{:03}", i));
     RandomStream random(Key(options.seed, HashName("synthetic")));
     pixels_.resize(kDistinctImages * ImageBytes());
@@ -64,11 +67,10 @@ class SyntheticDataset : public Dataset {
 // Volumes of (D, H, W, 1) with masks.
 class SyntheticVolumes : public Dataset {
  public:
-  SyntheticVolumes(const DatasetOptions& options, Split split)
-      : size_(split == Split::kTrain ? (options.train_size > 0 ? options.train_size : 1'281'167)
-                                     : (options.validation_size > 0 ? options.validation_size : 50'000)) {
+  SyntheticVolumes(const DatasetOptions& options, Split split) : size_(SizeOf(options, split)) {
     if (options.input_shape.size() == 4) std::copy_n(options.input_shape.begin(), extents_.size(), extents_.begin());
-    for (int i = 0; i < std::max(options.classes, 2); ++i) class_names_.push_back(fmt::format("class{:03}", i));
+    for (int i = 0; i < std::max(options.classes.value_or(2), 2); ++i)
+      class_names_.push_back(fmt::format("class{:03}", i));
     RandomStream random(Key(options.seed, HashName("synthetic")));
     voxels_.resize(static_cast<size_t>(VoxelsOf(extents_)));
     for (uint8_t& voxel : voxels_) voxel = static_cast<uint8_t>(random.Next32() >> 24);

@@ -25,7 +25,7 @@ StatusOr<Kind> ParseKind(const std::string& name, const char* what,
 }
 
 // Updates in the unit of time: an interval, or one.
-double UnitOf(const ScheduleOptions& o) { return static_cast<double>(std::max<int64_t>(1, o.interval)); }
+double UnitOf(const ScheduleOptions& o) { return static_cast<double>(o.interval.value_or(1)); }
 
 // Where an update stands: the beginning of its interval on both clocks.
 struct Place {
@@ -58,8 +58,9 @@ double RateAt(const ScheduleOptions& o, double t, double warmup, double steps, c
 
 Place PlaceOf(const ScheduleOptions& o, int64_t update) {
   const int64_t place = update - o.shift;
-  if (o.interval <= 0) return {place, update};
-  const auto begin = [&](int64_t at) { return (at >= 0 ? at : at - o.interval + 1) / o.interval * o.interval; };
+  if (!o.interval) return {place, update};
+  const int64_t length = *o.interval;
+  const auto begin = [&](int64_t at) { return (at >= 0 ? at : at - length + 1) / length * length; };
   const int64_t of_epochs = begin(place);
   // The epoch in which the batch changed has updates of both sizes.
   const bool mixed = o.changed_at > 0 && of_epochs == begin(o.changed_at - o.shift);
@@ -70,7 +71,7 @@ double WarmupRateAt(const ScheduleOptions& o, double t, double warmup) {
   const double lr = o.lr;
   if (o.kind == Schedule::kCosineAnnealing) return std::min(1.0, (t + 1) / warmup) * lr;
   // A first interval at 0 would train nothing: its warm-up is one step further and rises from lr/(w+1).
-  if (o.interval > 0 && o.warmup_lr == 0) return (t + 1) / (warmup + 1) * lr;
+  if (o.interval && o.warmup_lr == 0) return (t + 1) / (warmup + 1) * lr;
   return o.warmup_lr + t * (lr - o.warmup_lr) / warmup;
 }
 

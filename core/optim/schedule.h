@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,13 +33,13 @@ struct ScheduleOptions {
   std::vector<int64_t> milestones;  // multistep: updates, ascending
   int64_t step_size = 1;            // step: updates
   float gamma = 0.1f;               // multistep, step
-  int64_t interval = 0;  // updates for which a rate is held: those of an epoch make the schedule per epoch; 0: none is
+  std::optional<int64_t> interval;  // updates for which a rate is held: those of an epoch make the schedule per epoch
   // After a changed global batch: update i of the run is update i − shift of the epochs' clock.
   int64_t shift = 0;
   bool warmup_by_epochs = true;  // the warm-up's clock
   bool decay_by_epochs = true;   // the clock of linear and cosine
   bool falls_by_epochs = false;  // of milestones and steps: where they were told in epochs or shares of them
-  // In updates of the run: when the batch changed (0: never), and when the epoch in which it did had begun.
+  // Updates of the run before the batch changed (0: it is that of the start), and before the epoch in which it did.
   int64_t changed_at = 0, epoch_began = 0;
 };
 
@@ -49,9 +50,10 @@ StatusOr<Schedule> ParseSchedule(const std::string& name);
 // than `steps`.
 StatusOr<int64_t> ParseWarmup(const std::string& text, int64_t steps, int64_t steps_per_epoch);
 
-// The rate of each update 0 … steps−1 of the run. With an interval, t, w and T count intervals, w in fractions of one;
-// a warm-up from 0 is then (t+1)/(w+1)·lr, so that no interval passes without training; intervals begin where the
-// epochs' clock says. Never above lr where warmup_lr, min_lr ≤ lr and gamma ≤ 1.
+// The rate of each update 0 … steps−1 of the run. Requires a step_size of 1 or more, and such an interval. With an
+// interval, t, w and T count intervals, w in fractions of one; a warm-up from 0 is then (t+1)/(w+1)·lr, so that no
+// interval passes without training; intervals begin where the epochs' clock says. Never above lr where warmup_lr,
+// min_lr ≤ lr and gamma ≤ 1.
 std::vector<float> LearningRateTable(const ScheduleOptions& options, int64_t steps);
 
 // --scale_lr: rates grow with the global batch (data-parallel ranks × batch × accumulation), by factor ·

@@ -212,11 +212,14 @@ void ReduceParts(Graph& graph, const std::vector<ParameterGradient>& gradients, 
 }  // namespace
 
 float PredivisionOf(const DataParallelOptions& options) {
-  return options.world > 1 && options.predivide > 0 ? options.predivide : static_cast<float>(options.world);
+  const auto world = static_cast<float>(options.world);
+  return options.world > 1 ? options.predivide.value_or(world) : world;
 }
 
 Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& given, const DataParallelOptions& options,
                         BucketUse use, bool zero_fill, const Value& loss_scale) {
+  if (options.predivide && !(*options.predivide > 0))
+    throw BuildError(fmt::format("gradients divided by {:g}: expected a number above 0", *options.predivide));
   std::vector<ParameterGradient> gradients = given;
   std::vector<std::string> unused;
   graph.SetPhase(Phase::kBackward);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,9 @@ struct DataParallelOptions {
   uint64_t first_bucket_bytes = 1u << 20;  // never more than bucket_bytes
   bool delay_reduction = false;            // one bucket of each kind, reduced when the backward pass has ended
   DType wire = DType::kF32;                // kF16, kBF16: what is reduced is a copy of the bucket in this type
-  // The gradients given are divided by it; 0: by `world`. The sums are multiplied by predivide/world. One rank:
+  // The gradients given are divided by it, else by `world`. The sums are multiplied by predivide/world. One rank:
   // ignored.
-  float predivide = 0;
+  std::optional<float> predivide = {};
   // Ranks share the update (core/optim/shared_update.h), each with its part of every bucket: `rank` in the group.
   // kSums: each has the sums of its part alone.
   enum class Share { kNothing, kUpdate, kSums } share = Share::kNothing;
@@ -42,7 +43,7 @@ struct DataParallelOptions {
 
 // The reduction is a sum. The loss carries the factor 1/(predivide·A), so that no pass over the gradients is spent on
 // dividing; by default it is 1/(W·A), and what a half type reduces is of the size of the mean.
-float PredivisionOf(const DataParallelOptions& options);  // options.predivide, or what 0 stands for
+float PredivisionOf(const DataParallelOptions& options);  // options.predivide, or what stands for it
 
 // What a plan does with the gradients of its micro-batch. An update of several micro-batches holds its gradients once:
 // the first plan writes the buckets, the others add to them, and the last one reduces.

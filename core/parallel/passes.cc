@@ -151,9 +151,8 @@ Status PowerSgdLegal(const ProgramOptions& o) {
 Status BucketsLegal(const ProgramOptions& o) {
   if (o.allreduce_dtype != DType::kF32 && o.allreduce_dtype != DType::kF16 && o.allreduce_dtype != DType::kBF16)
     return InvalidArgument("gradients reduced in {}: expected fp32, fp16 or bf16", NameOf(o.allreduce_dtype));
-  if (!(o.grad_predivide >= 0) || !std::isfinite(o.grad_predivide))
-    return InvalidArgument("gradients divided by {:g}: expected a finite number above 0, or 0 for the number of ranks",
-                           o.grad_predivide);
+  if (o.grad_predivide && (!(*o.grad_predivide > 0) || !std::isfinite(*o.grad_predivide)))
+    return InvalidArgument("gradients divided by {:g}: expected a finite number above 0", *o.grad_predivide);
   if (o.evaluation_only) return OkStatus();  // which adds no gradients
   SY_RETURN_IF_ERROR(PowerSgdLegal(o));
   // They add what they hold in common in one order only if their nodes look alike.

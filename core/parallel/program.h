@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -49,9 +50,9 @@ struct ProgramOptions {
   bool hierarchical_allreduce = false;  // sums within nodes before sums between them, by Mesh::nodes
   DType allreduce_dtype = DType::kF32;  // of gradients between ranks: kF32, kF16, kBF16
   PowerSgdOptions power_sgd;            // what ranks send of gradients, from some update on
-  float grad_predivide = 0;             // gradients are divided by it before and by W/it behind the reduction; 0: W
-  int recompute = 0;              // every so-many-th block of the model, from the first on, is computed again; 0: none
-  bool sync_batchnorm = false;    // batch norms over the samples of all ranks
+  std::optional<float> grad_predivide;  // gradients are divided by it before and by W/it behind the reduction; else W
+  std::optional<int> recompute;         // every so-many-th block of the model, from the first on, is computed again
+  bool sync_batchnorm = false;          // batch norms over the samples of all ranks
   bool broadcast_buffers = true;  // state of the model itself is that of rank 0 where an update ends; else each its own
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
   int interleave = 1;                   // chunks of a stage (pipeline_schedule.h)

@@ -119,15 +119,15 @@ class Recomputation {
 };
 
 Status RecomputeLegal(const ProgramOptions& o) {
-  if (o.recompute >= 0) return OkStatus();
-  return InvalidArgument("recompute {}: expected every how-many-th block, or 0", o.recompute);
+  if (!o.recompute || *o.recompute >= 1) return OkStatus();
+  return InvalidArgument("recompute {}: expected every how-many-th block, 1 or more", *o.recompute);
 }
 
 void ApplyRecompute(Program& program, const ProgramOptions& o) {
-  if (o.recompute == 0) return;
+  if (!o.recompute) return;
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
-    Recomputation recomputation(plan, o.recompute);
+    Recomputation recomputation(plan, *o.recompute);
     if (!recomputation.chosen()) throw BuildError("there is nothing to recompute: the model marks no blocks");
     RewritePlan(plan, "recompute", [&](Rewriting& r, int id) { return recomputation.Replace(r, id); });
     for (const auto& [backward, forward] : recomputation.pairs()) plan.graph.SetForward(backward, forward);
@@ -136,10 +136,10 @@ void ApplyRecompute(Program& program, const ProgramOptions& o) {
 
 }  // namespace
 
-StatusOr<int> ParseRecompute(const std::string& setting) {
+StatusOr<std::optional<int>> ParseRecompute(const std::string& setting) {
   constexpr char kEvery[] = "every:";
   int every = 0;
-  if (setting == "none") return 0;
+  if (setting == "none") return std::nullopt;
   if (setting == "blocks") return 1;
   if (setting.starts_with(kEvery) && absl::SimpleAtoi(setting.c_str() + sizeof(kEvery) - 1, &every) && every >= 1)
     return every;
@@ -148,8 +148,8 @@ StatusOr<int> ParseRecompute(const std::string& setting) {
   return InvalidArgument("--recompute: expected none, blocks, auto or every:K with K of 1 or more, found {}", setting);
 }
 
-std::string RecomputeText(int every) {
-  return every == 0 ? "none" : every == 1 ? "blocks" : fmt::format("every:{}", every);
+std::string RecomputeText(std::optional<int> every) {
+  return !every ? "none" : *every == 1 ? "blocks" : fmt::format("every:{}", *every);
 }
 
 Pass RecomputePass() { return {"recompute", RecomputeLegal, ApplyRecompute}; }

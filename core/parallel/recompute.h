@@ -9,6 +9,7 @@
 // results are kept.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "core/parallel/passes.h"
@@ -16,8 +17,8 @@
 namespace switchyard {
 
 // "none", "blocks" or "every:K", K ≥ 1 → ProgramOptions::recompute; else InvalidArgument.
-StatusOr<int> ParseRecompute(const std::string& setting);
-std::string RecomputeText(int every);  // and back
+StatusOr<std::optional<int>> ParseRecompute(const std::string& setting);
+std::string RecomputeText(std::optional<int> every);  // and back
 
 // The setting that says: the least that fits. Whoever knows the device puts a value in its place
 // (core/train/fitting.h); ParseRecompute refuses it.

@@ -73,10 +73,10 @@ void Layout::Reserve(int arena, uint64_t bytes) {
 StatusOr<HostMemory> Memory::HostMemoryFor(int arena, const std::string& what) const {
   const uint64_t bytes = layout_->bytes(arena);
   const bool of_state = arena == kHostStateArena;
-  if (of_state && !on_host_.folder.empty()) {
-    auto memory = device_->AllocateInFile(on_host_.folder, bytes);
+  if (of_state && on_host_.folder) {
+    auto memory = device_->AllocateInFile(*on_host_.folder, bytes);
     if (memory.ok()) return memory;
-    return FailedPrecondition("--offload_dir={}, for {} ({}): {}", Printable(on_host_.folder, 4096), what,
+    return FailedPrecondition("--offload_dir={}, for {} ({}): {}", Printable(*on_host_.folder, 4096), what,
                               layout_->arena(arena).name, Message(memory.status()));
   }
   const auto refused = [&](const std::string& why) {

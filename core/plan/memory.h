@@ -108,7 +108,7 @@ class Layout {
 
 // Of what lies on the host.
 struct HostPlacement {
-  std::string folder;  // its state lies in a file there; "": in memory
+  std::optional<std::string> folder;  // its state lies in a file there; else in memory
   // What a user may do so that there is less of it, for the words of a refusal.
   std::vector<std::string> ways_to_less = {"a smaller --offload_optim_frac"};
 };

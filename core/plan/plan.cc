@@ -116,7 +116,7 @@ Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* refe
 // What --max_fallback does not allow.
 Status CheckFallbacks(const PlanReport& report, const PlanOptions& options, const std::string& plugin) {
   const size_t counted = report.fallbacks.size() + (options.count_second_choice ? report.second_choices.size() : 0);
-  if (options.max_fallback < 0 || static_cast<double>(counted) <= options.max_fallback) return OkStatus();
+  if (static_cast<double>(counted) <= options.max_fallback) return OkStatus();
   if (!options.count_second_choice) {
     return FailedPrecondition(
         "{} nodes would run on the reference plugin, more than --max_fallback={} allows; the {} plugin lacks:\n{}",

@@ -10,6 +10,7 @@
 // thread-safe; different Instances over different streams may run concurrently.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ struct PlanOptions {
   uint64_t prefetch_bytes = uint64_t{128} << 20;  // with overlap: of gathered shards that nobody has read yet
   bool debug_sync = false;                        // wait after every step and name the node that failed
   bool debug_nan = false;                         // and look for inf and nan in every floating output
-  double max_fallback = -1;                       // nodes that may run on the reference plugin; -1 = any
+  double max_fallback = std::numeric_limits<double>::infinity();  // nodes that may run on the reference plugin
   bool count_second_choice = false;  // max_fallback counts kernels too that are the backend's second choice
   std::vector<int> group_sizes;      // ranks of the groups that collectives name, for traffic in the report; none: 1
   std::vector<bool>

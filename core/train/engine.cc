@@ -12,7 +12,7 @@ namespace switchyard {
 namespace {
 
 HostPlacement HostPlacementOf(const TrainConfig& config) {
-  HostPlacement on_host{.folder = config.offload_dir.value_or("")};
+  HostPlacement on_host{.folder = config.offload_dir};
   if (config.offload == "all") on_host.ways_to_less.push_back("a smaller --offload_param_frac");
   const bool may_share = config.optimizer != "lamb" && config.optimizer != "lars";
   if (config.zero > 0) {
@@ -181,7 +181,7 @@ void Engine::Record(Profile* profile) {
 Status Engine::RunEvaluation(bool averaged) { return Run(In(slots_[slot_], averaged ? "evaluate_ema" : "evaluate")); }
 
 Status Engine::RefreshHalves() {
-  if (plans_.IndexOf("halves") < 0) return OkStatus();
+  if (!plans_.IndexOf("halves")) return OkStatus();
   SY_RETURN_IF_ERROR(In(slots_[slot_], "halves").Run(stream_));
   return Synchronize();
 }

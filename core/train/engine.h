@@ -44,7 +44,7 @@ class Engine {
   // Micro-steps from now on go step by step into `profile`; null: no more.
   void Record(Profile* profile);
   Status RunEvaluation(bool averaged = false);  // averaged: of the averaged weights, where the run keeps them
-  bool HasAverages() const { return plans_.IndexOf("evaluate_ema") >= 0; }
+  bool HasAverages() const { return plans_.IndexOf("evaluate_ema").has_value(); }
   // Half-precision copies of the parameters, where there are some, made anew: after parameters were uploaded. Waits.
   Status RefreshHalves();
 
@@ -78,7 +78,7 @@ class Engine {
   };
   Status WithLargestBatch(const Status& out_of_memory) const;
   Instance& In(const Slot& slot, const std::string& plan) const {
-    return *slot.instances[static_cast<size_t>(plans_.IndexOf(plan))];
+    return *slot.instances[plans_.IndexOf(plan).value()];
   }
   // Where inputs of a micro-batch lie; null: the plans have none (a model that draws no random numbers needs no
   // sample_ids).

@@ -14,10 +14,9 @@
 namespace switchyard {
 namespace {
 
-// What to try, from the fewest blocks computed again to all of them: for each number of blocks the finest spacing that
-// gives it.
-std::vector<int> RecomputeSteps(int blocks) {
-  std::vector<int> steps = {0};
+// What to try, from no block computed again to all of them: for each number of blocks the finest spacing that gives it.
+std::vector<std::optional<int>> RecomputeSteps(int blocks) {
+  std::vector<std::optional<int>> steps = {std::nullopt};
   for (int every = blocks; every >= 1; --every) {
     const auto chosen = [&](int k) { return (blocks + k - 1) / k; };
     if (every == 1 || chosen(every - 1) != chosen(every)) steps.push_back(every);
@@ -82,7 +81,7 @@ class RecomputePlans {
   const Mesh mesh_;
   const int64_t updates_;
   const double available_;
-  std::vector<int> steps_ = {0};
+  std::vector<std::optional<int>> steps_ = {std::nullopt};
   std::map<int, uint64_t> bytes_;  // by step
   std::map<int, bool> in_pieces_;  // by step: no allocation is larger than the device's largest
 };
@@ -140,8 +139,8 @@ std::vector<std::vector<Way>> WaysToSave(const TrainConfig& config, const World&
   if (evaluation_only) return ways;
   TrainConfig c = config;
   ways.emplace_back();
-  for (const int every : RecomputeSteps(blocks)) {
-    if (every == 0 || (config.recompute != "none" && every > 1)) continue;
+  for (const std::optional<int> every : RecomputeSteps(blocks)) {
+    if (!every || (config.recompute != "none" && *every > 1)) continue;
     c.recompute = least.recompute = RecomputeText(every);
     add(c, world.mesh);
   }

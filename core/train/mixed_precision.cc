@@ -99,15 +99,14 @@ bool HasUsualLossScale(const TrainConfig& c) { return NeedsLossScale(c) && c.los
 
 bool DependsOnDevice(const TrainConfig& c) { return c.amp == "on" || (NeedsLossScale(c) && !c.loss_scale); }
 
-void ResolveMixedPrecision(double static_loss_scale, TrainConfig* c) {
+void ResolveMixedPrecision(std::optional<double> static_loss_scale, TrainConfig* c) {
   if (!DependsOnDevice(*c)) return;
-  const bool fixed = static_loss_scale > 0;
-  if (c->amp == "on") c->amp = fixed ? "O2" : "O1";
+  if (c->amp == "on") c->amp = static_loss_scale ? "O2" : "O1";
   if (c->precision == "fp16" && !c->loss_scale)
-    c->loss_scale = fixed ? fmt::format("{:g}", static_loss_scale) : kDynamic;
+    c->loss_scale = static_loss_scale ? fmt::format("{:g}", *static_loss_scale) : kDynamic;
 }
 
-StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double static_loss_scale) {
+StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, std::optional<double> static_loss_scale) {
   TrainConfig c = config;
   ResolveMixedPrecision(static_loss_scale, &c);
   MixedPrecision m;

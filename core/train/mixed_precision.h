@@ -39,13 +39,13 @@ bool HasUsualLossScale(const TrainConfig& config);
 // Whether something of it is for the device to say: what a bare --amp means, or an open --loss_scale of fp16.
 bool DependsOnDevice(const TrainConfig& config);
 // Says it in the configuration: from then on every device gives the same run. static_loss_scale: DeviceInfo's of the
-// device that computes. Where it is not 0 (npu), that is what an open --loss_scale of fp16 means, and a bare --amp is
+// device that computes. Where it has one (npu), that is what an open --loss_scale of fp16 means, and a bare --amp is
 // O2; elsewhere the scale is dynamic and --amp is O1.
-void ResolveMixedPrecision(double static_loss_scale, TrainConfig* config);
+void ResolveMixedPrecision(std::optional<double> static_loss_scale, TrainConfig* config);
 
 // static_loss_scale as above; a configuration that was resolved does not ask for it. Settings that contradict each
 // other are InvalidArgument and say what to do.
-StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double static_loss_scale = 0);
+StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, std::optional<double> static_loss_scale = {});
 
 // "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)". resumes: a scale that
 // was kept goes on.

@@ -69,7 +69,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
                       : config.allreduce_dtype == "bf16" ? DType::kBF16
                                                          : DType::kF32;
   if (config.powersgd_compression) o.power_sgd = {config.matrix_approximation_rank, config.start_compress_iter};
-  o.grad_predivide = static_cast<float>(config.grad_predivide.value_or(0));
+  if (config.grad_predivide) o.grad_predivide = static_cast<float>(*config.grad_predivide);
   SY_ASSIGN_OR_RETURN(o.optimizer.kind, ParseOptimizer(config.optimizer));
   o.optimizer.weight_decay = config.weight_decay;
   o.optimizer.clip = config.clip;
@@ -186,9 +186,10 @@ Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel
   return OkStatus();
 }
 
-int TrainingPlans::IndexOf(const std::string& plan) const {
+std::optional<size_t> TrainingPlans::IndexOf(const std::string& plan) const {
   const NamedGraph* const found = program.Find(plan);
-  return found == nullptr ? -1 : static_cast<int>(found - program.plans.data());
+  if (found == nullptr) return std::nullopt;
+  return static_cast<size_t>(found - program.plans.data());
 }
 
 bool TrainingPlans::EvaluatesTogether() const {
@@ -212,9 +213,9 @@ uint64_t TrainingPlans::PlannedFileBytes() const { return state_in_file ? layout
 
 const Plan& TrainingPlans::Main() const {
   for (const char* name : {"compressed_update", "update"}) {
-    if (const int index = IndexOf(name); index >= 0) return *plans[static_cast<size_t>(index)];
+    if (const auto index = IndexOf(name)) return *plans[*index];
   }
-  return *plans[static_cast<size_t>(IndexOf("evaluate"))];
+  return *plans[IndexOf("evaluate").value()];
 }
 
 double TrainingPlans::UpdateFlops() const {

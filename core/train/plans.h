@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/parallel/program.h"
@@ -14,8 +16,8 @@ namespace switchyard {
 
 // What of a device a program depends on.
 struct DeviceTraits {
-  double static_loss_scale = 0;  // DeviceInfo's
-  bool own_memory = true;        // beside the host's: else nothing is offloaded
+  std::optional<double> static_loss_scale;  // DeviceInfo's
+  bool own_memory = true;                   // beside the host's: else nothing is offloaded
   static DeviceTraits Of(const DeviceInfo& info) {
     return {info.static_loss_scale, info.address_kind != SY_ADDRESS_HOST};
   }
@@ -52,15 +54,15 @@ struct TrainingPlans {
   // Those of `rank` alone.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
                     Device& device, Device* reference, bool evaluation_only = false, Device* host = nullptr);
-  int IndexOf(const std::string& plan) const;  // -1: there is none
-  bool EvaluatesTogether() const;              // "evaluate" holds collectives: no rank runs it by itself
-  const Plan& Main() const;                    // that which ends most updates; without one "evaluate"
-  uint64_t PlannedBytes() const;               // of the device and of collectives
-  uint64_t PlannedHostBytes() const;           // of the host beside it
-  uint64_t PlannedFileBytes() const;           // of those, in a file: --offload_dir
-  uint64_t LargestPiece() const;               // of PlannedBytes, the most that lies in one allocation
-  double UpdateFlops() const;                  // of all plans that an update of this rank runs
-  PlanReport Report() const;                   // of Main(), with the memory of all plans and of a checkpoint's copy
+  std::optional<size_t> IndexOf(const std::string& plan) const;
+  bool EvaluatesTogether() const;     // "evaluate" holds collectives: no rank runs it by itself
+  const Plan& Main() const;           // that which ends most updates; without one "evaluate"
+  uint64_t PlannedBytes() const;      // of the device and of collectives
+  uint64_t PlannedHostBytes() const;  // of the host beside it
+  uint64_t PlannedFileBytes() const;  // of those, in a file: --offload_dir
+  uint64_t LargestPiece() const;      // of PlannedBytes, the most that lies in one allocation
+  double UpdateFlops() const;         // of all plans that an update of this rank runs
+  PlanReport Report() const;          // of Main(), with the memory of all plans and of a checkpoint's copy
 };
 
 }  // namespace switchyard

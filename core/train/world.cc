@@ -156,6 +156,8 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request, const 
 }
 
 Status World::Open(const WorldRequest& request) {
+  if (request.threads && *request.threads < 1)
+    return InvalidArgument("--threads={}: expected a positive number", *request.threads);
   SY_ASSIGN_OR_RETURN(mesh, MeshOf(size(), request.pipeline, request.tensor));
   if (rendezvous) {
     mesh.nodes = processes.hosts;
@@ -197,9 +199,9 @@ Status World::OpenDevice(const WorldRequest& request) {
   options.memory_limit = request.memory_limit;
   if ((info.flags & SY_DEVICE_CPU_CORES) != 0) {
     options.cores = cores;
-    options.threads = request.threads > 0 ? request.threads : static_cast<int>(options.cores.size());
-    if (options.threads != static_cast<int>(options.cores.size())) options.cores.clear();
-    threads = host_threads = options.threads;
+    threads = host_threads = request.threads.value_or(host_threads);
+    options.threads = threads;
+    if (threads != static_cast<int>(cores.size())) options.cores.clear();
   }
   SY_ASSIGN_OR_RETURN(device, Device::Open(*plugin, choice.index, options));
   if (request.computes_on_host && info.address_kind != SY_ADDRESS_HOST) SY_RETURN_IF_ERROR(OpenHost(request, cores));
@@ -218,8 +220,8 @@ Status World::OpenHost(const WorldRequest& request, const std::vector<int>& core
     const std::lock_guard lock(AccessToPlugins());
     std::string name = kHostBackend;
     for (const Candidate& candidate : Registry::Get().candidates()) {
-      if (candidate.kind == PluginKind::kBackend && candidate.name == choice.plugin && !candidate.host.empty())
-        name = candidate.host;
+      if (candidate.kind == PluginKind::kBackend && candidate.name == choice.plugin && candidate.host)
+        name = *candidate.host;
     }
     plugin = Registry::Get().Find(PluginKind::kBackend, name);
   }
@@ -239,7 +241,7 @@ Status World::OpenHost(const WorldRequest& request, const std::vector<int>& core
   OpenOptions options;
   options.deterministic = request.deterministic;
   options.cores = cores;
-  options.threads = request.threads > 0 ? request.threads : static_cast<int>(cores.size());
+  options.threads = request.threads.value_or(static_cast<int>(cores.size()));
   if (options.threads != static_cast<int>(cores.size())) options.cores.clear();
   SY_ASSIGN_OR_RETURN(host, Device::Open(**plugin, 0, options));
   return OkStatus();

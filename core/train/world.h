@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,11 @@
 namespace switchyard {
 
 struct WorldRequest {
-  std::string device = "auto", device_list, collective = "auto";
-  std::string master_address;  // of rank 0, where MASTER_ADDR does not say it
-  int ranks_per_device = 0, cpu_devices = 0;
-  int threads = 0;  // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
+  std::string device = "auto", collective = "auto";
+  std::optional<std::string> device_list;            // as DeviceRequest says
+  std::optional<int> ranks_per_device, cpu_devices;  // the same
+  std::optional<std::string> master_address;         // of rank 0, where MASTER_ADDR does not say it
+  std::optional<int> threads;  // of a device that computes on host cores; else this rank's share of the node's cores
   bool deterministic = true;
   uint64_t memory_limit = kNoMemoryLimit;  // bytes of the device that this rank may hold
   bool computes_on_host = false;           // beside a device with memory of its own: `host` is opened

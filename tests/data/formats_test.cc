@@ -386,7 +386,7 @@ TEST(Decoding, EnormousImagesAreRefusedBeforeMemoryIsTaken) {
 
 TEST(KnownDatasets, AllHaveHelpAndAMistypedNameGetsASuggestion) {
   for (const DatasetInfo& info : KnownDatasets()) EXPECT_FALSE(info.help.empty());
-  EXPECT_THAT(Error(OpenData("fashion-mnits", "", Split::kTrain).status()), HasSubstr("did you mean fashion-mnist?"));
+  EXPECT_THAT(Error(OpenData("fashion-mnits", {}, Split::kTrain).status()), HasSubstr("did you mean fashion-mnist?"));
 }
 
 TEST(KnownDatasets, SyntheticAndShapesNeedNoFile) {
@@ -411,6 +411,20 @@ TEST(KnownDatasets, SyntheticAndShapesNeedNoFile) {
   for (const int count : counts) EXPECT_GT(count, 60);
 }
 
+TEST(KnownDatasets, MadeUpOnesOfNothingAreRefused) {
+  const auto error = [](const std::function<void(DatasetOptions&)>& change) {
+    DatasetOptions options;
+    options.name = "synthetic";
+    change(options);
+    return Error(OpenDataset(options, Split::kTrain).status());
+  };
+  EXPECT_EQ(error([](DatasetOptions&) {}), "no error");
+  EXPECT_EQ(error([](DatasetOptions& o) { o.image_size = 0; }), "expected an image size of 1 to 8192 pixels, found 0");
+  EXPECT_EQ(error([](DatasetOptions& o) { o.classes = 0; }), "expected 1 class or more, found 0");
+  EXPECT_EQ(error([](DatasetOptions& o) { o.train_size = 0; }), "expected 1 training sample or more, found 0");
+  EXPECT_EQ(error([](DatasetOptions& o) { o.validation_size = -1; }), "expected 1 validation sample or more, found -1");
+}
+
 class Location : public ::testing::Test {
  protected:
   Location() {
@@ -433,29 +447,30 @@ class Location : public ::testing::Test {
 };
 
 TEST_F(Location, PrefersTheFlagThenTheSharedFolderThenTheCache) {
-  EXPECT_THAT(Error(LocateData("beans", "", nullptr, true).status()),
+  EXPECT_THAT(Error(LocateData("beans", {}, nullptr, true).status()),
               AllOf(HasSubstr("/shared/beans"), HasSubstr("/cache/switchyard/data/beans"), HasSubstr("--data=")));
   folder_.Write("cache/switchyard/data/beans/x", {1});
-  EXPECT_THAT(*LocateData("beans", "", nullptr, true), HasSubstr("/cache/"));
+  EXPECT_THAT(*LocateData("beans", {}, nullptr, true), HasSubstr("/cache/"));
   folder_.Write("shared/beans/x", {1});
-  EXPECT_THAT(*LocateData("beans", "", nullptr, true), HasSubstr("/shared/"));
+  EXPECT_THAT(*LocateData("beans", {}, nullptr, true), HasSubstr("/shared/"));
   folder_.Write("mine/x", {1});
   EXPECT_THAT(*LocateData("beans", folder_.path() + "/mine", nullptr, true), HasSubstr("/mine"));
+  EXPECT_THAT(Error(LocateData("beans", "", nullptr, true).status()), HasSubstr("--data=: no such file or folder"));
   EXPECT_THAT(Error(LocateData("beans", folder_.path() + "/missing", nullptr, true).status()),
               AllOf(HasSubstr("--data="), HasSubstr("/missing"), HasSubstr("no such")));
 }
 
 TEST_F(Location, SaysWhereToPutWhatWhenNothingMayBeFetched) {
   const Download site = Site(right_);
-  EXPECT_THAT(Error(LocateData("numbers", "", &site, false).status()),
+  EXPECT_THAT(Error(LocateData("numbers", {}, &site, false).status()),
               AllOf(HasSubstr("put numbers.txt from file://"), HasSubstr("/cache/switchyard/data/numbers")));
   folder_.Write("cache/switchyard/data/numbers/.lock", {});
-  EXPECT_FALSE(LocateData("numbers", "", &site, false).ok()) << "a folder that lacks files is no data";
+  EXPECT_FALSE(LocateData("numbers", {}, &site, false).ok()) << "a folder that lacks files is no data";
 }
 
 TEST_F(Location, FetchesFromTheFirstSiteThatHasTheFile) {
   const Download site = Site(right_);
-  const auto path = LocateData("numbers", "", &site, true);
+  const auto path = LocateData("numbers", {}, &site, true);
   ASSERT_TRUE(path.ok()) << Message(path.status());
   Bytes bytes;
   ASSERT_TRUE(ReadWholeFile(*path + "/numbers.txt", &bytes).ok());
@@ -464,7 +479,7 @@ TEST_F(Location, FetchesFromTheFirstSiteThatHasTheFile) {
 
 TEST_F(Location, RefusesAFileOfAnotherChecksumAndLeavesNothingBehind) {
   const Download site = Site(std::string(64, '0'));
-  EXPECT_THAT(Error(LocateData("numbers", "", &site, true).status()),
+  EXPECT_THAT(Error(LocateData("numbers", {}, &site, true).status()),
               AllOf(HasSubstr("expected SHA-256 000"), HasSubstr("put numbers.txt")));
   const std::string cache = folder_.path() + "/cache/switchyard/data/numbers";
   for (const auto& entry : std::filesystem::directory_iterator(cache)) EXPECT_EQ(entry.path().filename(), ".lock");
@@ -473,13 +488,13 @@ TEST_F(Location, RefusesAFileOfAnotherChecksumAndLeavesNothingBehind) {
 TEST_F(Location, WhatIsCachedIsHashedAgainAndFetchedAgainWhereItChanged) {
   const Download site = Site(right_);
   const std::string cached = folder_.Write("cache/switchyard/data/numbers/numbers.txt", {'1', '2', '4', '\n'});
-  EXPECT_THAT(Error(LocateData("numbers", "", &site, false).status()),
+  EXPECT_THAT(Error(LocateData("numbers", {}, &site, false).status()),
               AllOf(HasSubstr("numbers.txt: expected SHA-256 1812"), HasSubstr("downloads are off")));
-  ASSERT_TRUE(LocateData("numbers", "", &site, true).ok());
+  ASSERT_TRUE(LocateData("numbers", {}, &site, true).ok());
   Bytes bytes;
   ASSERT_TRUE(ReadWholeFile(cached, &bytes).ok());
   EXPECT_EQ(bytes, (Bytes{'1', '2', '3', '\n'}));
-  EXPECT_TRUE(LocateData("numbers", "", &site, false).ok());
+  EXPECT_TRUE(LocateData("numbers", {}, &site, false).ok());
 }
 
 TEST_F(Location, TheCacheNeverLiesWhereAnybodyCouldGuessIt) {

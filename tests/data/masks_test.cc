@@ -17,7 +17,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-StatusOr<std::unique_ptr<Dataset>> OpenMasked(const std::string& name, const std::string& data, Split split) {
+StatusOr<std::unique_ptr<Dataset>> OpenMasked(const std::string& name, const std::optional<std::string>& data,
+                                              Split split) {
   DatasetOptions options;
   options.name = name;
   options.data = data;
@@ -268,7 +269,7 @@ TEST(Synthetic, MakesMasksOfTheSizeThatTheModelTakes) {
 TEST(CamVid, TheRealFilesHoldWhatTheirDescriptionSays) {
   const auto shared = Environment("SWITCHYARD_DATA");
   if (!shared || !std::filesystem::exists(*shared + "/camvid")) GTEST_SKIP() << "no camvid in $SWITCHYARD_DATA";
-  const auto train = OpenMasked("camvid", "", Split::kTrain);
+  const auto train = OpenMasked("camvid", {}, Split::kTrain);
   ASSERT_TRUE(train.ok()) << Message(train.status());
   ASSERT_EQ((*train)->size(), 367);
   std::vector<int64_t> pixels(256);
@@ -281,8 +282,8 @@ TEST(CamVid, TheRealFilesHoldWhatTheirDescriptionSays) {
   EXPECT_EQ(pixels[0], skies);
   EXPECT_EQ(pixels[10], bicyclists);
   EXPECT_EQ(pixels[kIgnoredClass], unlabelled);
-  EXPECT_EQ(OpenMasked("camvid", "", Split::kValidation).value()->size(), 101);
-  EXPECT_EQ(OpenMasked("camvid", "", Split::kTest).value()->size(), 200);
+  EXPECT_EQ(OpenMasked("camvid", {}, Split::kValidation).value()->size(), 101);
+  EXPECT_EQ(OpenMasked("camvid", {}, Split::kTest).value()->size(), 200);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/data/formats.h"
@@ -9,7 +10,8 @@
 namespace switchyard {
 
 // Of files that are there: nothing is downloaded.
-inline StatusOr<std::unique_ptr<Dataset>> OpenData(const std::string& name, const std::string& data, Split split) {
+inline StatusOr<std::unique_ptr<Dataset>> OpenData(const std::string& name, const std::optional<std::string>& data,
+                                                   Split split) {
   DatasetOptions options;
   options.name = name;
   options.data = data;

@@ -293,7 +293,7 @@ nlohmann::json Written(const std::string& format, const ResolvedModel& model, co
 // What a config.json says as a config.
 VisionTransformerConfig ConfigOf(const ForeignModel& found) {
   ResolvedModel model = Resolved({.name = found.name});
-  model.image_size = found.image_size;
+  model.image_size = found.image_size.value();
   model.channels = found.channels;
   model.classes = found.classes;
   for (const auto& [name, value] : found.own) model.own[name] = value;

@@ -53,7 +53,7 @@ ScheduleOptions OptionsOf(const nlohmann::json& options) {
   o.milestones = options.value("milestones", std::vector<int64_t>());
   o.step_size = options.value("step_size", 1);
   o.gamma = options.value("gamma", 0.1f);
-  o.interval = options["interval"];
+  if (const int64_t interval = options["interval"]; interval > 0) o.interval = interval;
   return o;
 }
 
@@ -115,7 +115,7 @@ TEST(ScheduleTest, NoneEverExceedsThePeakOrWastesItsFirstEpoch) {
   for (const Schedule kind : kinds)
     for (const int64_t per_epoch : {1, 2, 4, 7, 50})
       for (const int64_t steps : {per_epoch - 1, per_epoch, 3 * per_epoch, 5 * per_epoch + per_epoch / 2})
-        for (const int64_t interval : {int64_t{0}, per_epoch})
+        for (const std::optional<int64_t> interval : {std::optional<int64_t>(), {per_epoch}})
           for (const int64_t warmup :
                {int64_t{0}, int64_t{1}, per_epoch / 4, per_epoch - 1, per_epoch, per_epoch + 1, 2 * per_epoch, steps})
             for (const float warmup_lr : {0.0f, 1e-6f, 1e-3f})
@@ -131,13 +131,13 @@ TEST(ScheduleTest, NoneEverExceedsThePeakOrWastesItsFirstEpoch) {
                                                  .interval = interval};
                 const std::vector<float> table = LearningRateTable(options, steps);
                 const auto first_epoch = table.begin() + std::min(steps, per_epoch);
-                const std::string what =
-                    fmt::format("schedule {}, {} updates of {} an epoch, held for {}, warm-up {} from {}, down to {}",
-                                static_cast<int>(kind), steps, per_epoch, interval, warmup, warmup_lr, min_lr);
+                const std::string what = fmt::format(
+                    "schedule {}, {} updates of {} an epoch, held for {}, warm-up {} from {}, down to {}",
+                    static_cast<int>(kind), steps, per_epoch, interval.value_or(0), warmup, warmup_lr, min_lr);
                 ASSERT_LE(*std::max_element(table.begin(), table.end()), 1e-3f * 1.000001f) << what;
                 ASSERT_GE(*std::min_element(table.begin(), table.end()), 0) << what;
                 // Where an epoch is one update, and none is held, its rate is where the warm-up starts.
-                const bool one_update = interval == 0 && first_epoch - table.begin() == 1;
+                const bool one_update = !interval && first_epoch - table.begin() == 1;
                 ASSERT_TRUE(one_update || *std::max_element(table.begin(), first_epoch) > 0) << what;
               }
 }

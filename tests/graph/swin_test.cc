@@ -178,7 +178,7 @@ TEST(SwinTest, AFieldThatIsWrongOrCannotBeIsNamed) {
   EXPECT_THAT(error("model_type", "swinv2"), HasSubstr("vit or swin"));
   const auto timm = [](const char* architecture) {
     const auto read = ReadForeignConfig({{"architecture", architecture}});
-    return read.ok() ? fmt::format("{} {} {}", read->name, read->image_size, read->own.at("window").dump())
+    return read.ok() ? fmt::format("{} {} {}", read->name, read->image_size.value(), read->own.at("window").dump())
                      : Message(read.status());
   };
   EXPECT_EQ(timm("swin_base_patch4_window12_384"), "swin_base 384 12");

@@ -235,8 +235,9 @@ TEST_P(BucketSize, AndWhatIsSentAndWhenDoNotChangeABit) {
   const auto world = static_cast<float>(SharedWorld().size());
   for (const DType wire : {DType::kF32, DType::kF16}) {
     for (const bool delayed : {false, true}) {
-      for (const float predivide : {0.0f, 0.5f, 4.0f}) {
-        SCOPED_TRACE(fmt::format("{}, {}, predivide {}", NameOf(wire), delayed ? "delayed" : "beside", predivide));
+      for (const std::optional<float> predivide : {std::optional<float>(), {0.5f}, {4.0f}}) {
+        SCOPED_TRACE(fmt::format("{}, {}, predivide {}", NameOf(wire), delayed ? "delayed" : "beside",
+                                 predivide ? fmt::to_string(*predivide) : "by default"));
         DataParallelOptions options{.bucket_bytes = GetParam()}, plain = options;
         options.wire = wire;
         options.delay_reduction = delayed;
@@ -250,7 +251,7 @@ TEST_P(BucketSize, AndWhatIsSentAndWhenDoNotChangeABit) {
           ASSERT_TRUE(ran.ok()) << Message(ran);
         }
         // What is given is not divided here, so that the factor behind the reduction shows.
-        ExpectExactSums(round, kMicroSteps, predivide > 0 && world > 1 ? predivide / world : 1);
+        ExpectExactSums(round, kMicroSteps, predivide && world > 1 ? *predivide / world : 1);
         const PlanReport &found = round.report(2), &expected = other.report(0);
         EXPECT_EQ(found.collective_bytes * (wire == DType::kF16 ? 2 : 1), expected.collective_bytes);
         if (delayed) {

@@ -96,7 +96,7 @@ void ExpectOverflowsToBeLeftOutOnAll(ProgramOptions options) {
   ASSERT_TRUE(memory.ok()) << Message(memory.status());
   const auto communicators = world.CommunicatorsOf(groups);
   ASSERT_TRUE(communicators.ok()) << Message(communicators.status());
-  auto step = Instance::Bind(*plans.plans[static_cast<size_t>(plans.IndexOf("update"))], **memory, *communicators, 0);
+  auto step = Instance::Bind(*plans.plans[plans.IndexOf("update").value()], **memory, *communicators, 0);
   ASSERT_TRUE(step.ok()) << Message(step.status());
   const auto stream = world.device->NewStream();
   ASSERT_TRUE(stream.ok());

@@ -37,7 +37,7 @@ class WorldEnvironment : public ::testing::Environment {
     WorldRequest request;
     request.device = switchyard::Environment("SWITCHYARD_TEST_DEVICE").value_or("cpu");
     request.collective = switchyard::Environment("SWITCHYARD_COLLECTIVE").value_or("auto");
-    request.ranks_per_device = std::stoi(switchyard::Environment("SWITCHYARD_RANKS_PER_DEVICE").value_or("0"));
+    request.ranks_per_device = switchyard::EnvironmentInt("SWITCHYARD_RANKS_PER_DEVICE");
     request.threads = 1;
     auto joined = World::Join(request);
     ASSERT_TRUE(joined.ok()) << Message(joined.status());

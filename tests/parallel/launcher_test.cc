@@ -77,6 +77,9 @@ TEST(Launcher, RefusesWhatCannotWorkAndSaysWhy) {
   EXPECT_THAT(Message(Launch(options).status()), HasSubstr("nproc_per_node >= 1"));
   options.nproc_per_node = 1;
   options.nnodes = 2;
+  options.least_nodes = 0;
+  EXPECT_THAT(Message(Launch(options).status()), HasSubstr("with 1 <= MIN <= MAX, found 0:2"));
+  options.least_nodes.reset();
   EXPECT_THAT(Message(Launch(options).status()), HasSubstr("--master_port"));
   options.master_port = 65536;
   EXPECT_THAT(Message(Launch(options).status()), HasSubstr("--master_port of 0 to 65535"));

@@ -319,7 +319,7 @@ TEST_F(Pipeline, OfInterleavedStagesEqualsOneRank) {
   options.recompute = 1;
   options.optimizer.ema_decay = 0.9f;
   ExpectEqual(Transformer(7), options, 3);
-  options.recompute = 0;
+  options.recompute.reset();
   ExpectEqual(Residual(), options, 2);
   options.mesh = {.data = 2, .tensor = 2};
   options.accumulation = 2;

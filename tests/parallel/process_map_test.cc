@@ -16,7 +16,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // With these variables of a launcher and no other.
-StatusOr<ProcessMap> From(const std::map<std::string, std::string>& variables, const std::string& master_address = "") {
+StatusOr<ProcessMap> From(const std::map<std::string, std::string>& variables,
+                          const std::optional<std::string>& master_address = {}) {
   std::vector<std::string> names;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
@@ -47,7 +48,7 @@ TEST(ProcessMap, ReadsOpenMpi) {
   EXPECT_EQ(map->rank, 3);
   EXPECT_EQ(map->local_rank, 1);
   EXPECT_EQ(map->nodes, 2);
-  EXPECT_EQ(map->master_address, "");
+  EXPECT_EQ(map->master_address, std::nullopt);
 }
 
 TEST(ProcessMap, ReadsEnvironmentVariables) {
@@ -70,8 +71,9 @@ TEST(ProcessMap, TakesTheAddressThatTheEnvironmentDoesNotSay) {
   EXPECT_EQ(From({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"MASTER_PORT", "4711"}}, "a")
                 ->master_address,
             "a");
-  EXPECT_EQ(From({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}, "a")->master_address, "")
+  EXPECT_EQ(From({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}, "a")->master_address, std::nullopt)
       << "PMIx tells it";
+  EXPECT_THAT(Message(From(variables, "").status()), HasSubstr("the address of rank 0 is empty"));
 }
 
 TEST(ProcessMap, ReadsTorchrun) {

@@ -139,6 +139,11 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
   EXPECT_THAT(refusal(half), HasSubstr("autocast: precision f64: expected fp32, bf16 or fp16"));
   none.accumulation = 0;
   EXPECT_THAT(refusal(none), HasSubstr("gradients: accumulation 0"));
+  ProgramOptions undivided, no_block;
+  undivided.grad_predivide = 0;
+  EXPECT_THAT(refusal(undivided), HasSubstr("buckets: gradients divided by 0: expected a finite number above 0"));
+  no_block.recompute = 0;
+  EXPECT_THAT(refusal(no_block), HasSubstr("recompute: recompute 0: expected every how-many-th block, 1 or more"));
   ProgramOptions scaler;
   scaler.loss_scale = {.dynamic = true, .initial = 1024, .hysteresis = 0};
   EXPECT_THAT(refusal(scaler), HasSubstr("loss_scale: growth interval 1000, hysteresis 0: expected 1 to"));
@@ -288,14 +293,14 @@ TEST(OffloadedParameters, AreFetchedByEachStepOfAStage) {
   options.mesh.pipeline = 2;
   options.accumulation = 4;
   options.offload = Offload::kAll;
-  for (const int recompute : {0, 1}) {
+  for (const bool recompute : {false, true}) {
     SCOPED_TRACE(recompute);
-    options.recompute = recompute;
+    if (recompute) options.recompute = 1;
     const Program program = Build(options);
     const NamedGraph& update = *program.Find("update");
     ASSERT_EQ(update.steps.size(), 8u) << "a forward and a backward one for each micro-batch";
     const OffloadedInputs found = OffloadedOf(update.graph);
-    if (recompute == 0) {
+    if (!recompute) {
       EXPECT_EQ(found.fetches.at(Phase::kForward), 4 * static_cast<int>(found.parameters.size()));
     }
     std::map<int, std::set<size_t>> readers;  // by fetch: the steps that read it

@@ -149,6 +149,7 @@ TEST_F(Token, ThatCanBeReadOrGuessedIsRefused) {
               HasSubstr("a token of 15 characters can be guessed, expected at least 16"));
   EXPECT_THAT(Message(FindToken(false, folder_.path()).status()), HasSubstr("expected a regular file"));
   EXPECT_THAT(Message(FindToken(false, folder_.path() + "/none").status()), HasSubstr("no such file"));
+  EXPECT_THAT(Message(FindToken(false, "").status()), HasSubstr("the name of the file with the token is empty"));
   EXPECT_EQ(mkfifo((folder_.path() + "/fifo").c_str(), 0600), 0);
   EXPECT_THAT(Message(FindToken(false, folder_.path() + "/fifo").status()), HasSubstr("expected a regular file"));
   setenv("SWITCHYARD_TOKEN", "job-7", 1);

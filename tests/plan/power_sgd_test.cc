@@ -49,7 +49,8 @@ double RelativeError(const Numbers& found, const Numbers& expected) {
 
 struct LowRankRun {
   int world = 2, rank = 1;
-  float scale = 1, predivide = 0;  // of the loss
+  float scale = 1;  // of the loss
+  std::optional<float> predivide = {};
   DType wire = DType::kF32;
   bool adds = false;  // a micro-batch before has left its sums
 };
@@ -290,7 +291,7 @@ TEST_F(LowRank, OfSeveralRanksIsThatOfOne) {
     Exchange(true, [&](const std::string& name, int) { return mean_of_four(name, step); });
     for (const auto& [name, shape] : kLowRankParameters) expected[step][name] = Get(0, "mean/" + name);
   }
-  for (const LowRankRun& given : {LowRankRun{4, 2}, LowRankRun{4, 2, 256, 2}, LowRankRun{4, 2, 1, 0, DType::kBF16}}) {
+  for (const LowRankRun& given : {LowRankRun{4, 2}, LowRankRun{4, 2, 256, 2}, LowRankRun{4, 2, 1, {}, DType::kBF16}}) {
     Begin(given);
     for (int step = 0; step < 3; ++step) {
       Exchange(true, [&](const std::string& name, int rank) { return GradientOfRank(name, rank, step); });

@@ -39,7 +39,7 @@ Workload Classifier() {
           [logits](nn::Context& context) { context.graph.Output("logits", logits(context)); }};
 }
 
-ProgramOptions OptionsOf(DType precision, int recompute, int accumulation = 2) {
+ProgramOptions OptionsOf(DType precision, std::optional<int> recompute, int accumulation = 2) {
   ProgramOptions options;
   options.precision = precision;
   options.recompute = recompute;
@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, RecomputeOnDevice, ::testing::ValuesIn(TestDev
 
 TEST_P(RecomputeOnDevice, KeepsEveryBit) {
   for (const DType precision : {DType::kF32, DType::kBF16}) {
-    const Program whole = Build(OptionsOf(precision, 0));
+    const Program whole = Build(OptionsOf(precision, std::nullopt));
     std::map<int, Program> recomputing;
     for (const int every : {1, 2}) recomputing[every] = Build(OptionsOf(precision, every));
     for (const bool fuse : {false, true}) {
@@ -172,8 +172,8 @@ TEST_P(RecomputeOnDevice, TakesLessMemoryAndTheFlopsOfWhatIsComputedAgain) {
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     uint64_t before = 0;
     double flops = 0;
-    for (const int every : {0, 2, 1}) {
-      SCOPED_TRACE(fmt::format("{}, every {}", NameOf(precision), every));
+    for (const std::optional<int> every : {std::optional<int>(), {2}, {1}}) {
+      SCOPED_TRACE(fmt::format("{}, {}", NameOf(precision), RecomputeText(every)));
       const Program program = Build(OptionsOf(precision, every, 1));
       Running running = {Layout(test_->device->info().alignment), {}, nullptr, {}};
       const uint64_t allocated = test_->device->allocated_bytes();
@@ -185,7 +185,7 @@ TEST_P(RecomputeOnDevice, TakesLessMemoryAndTheFlopsOfWhatIsComputedAgain) {
       for (const Node& node : graph.nodes()) {
         if (IsSecond(node)) again += CostOf(graph, node).flops;
       }
-      if (every == 0) {
+      if (!every) {
         EXPECT_EQ(again, 0);
         flops = running.plans[0]->report().flops;
       } else {
@@ -306,7 +306,7 @@ TEST(Recompute, RepeatsNoCollectiveAndNoAssignment) {
 }
 
 TEST(Recompute, SettingsAreReadOrRefused) {
-  EXPECT_EQ(*ParseRecompute("none"), 0);
+  EXPECT_EQ(*ParseRecompute("none"), std::nullopt);
   EXPECT_EQ(*ParseRecompute("blocks"), 1);
   EXPECT_EQ(*ParseRecompute("every:3"), 3);
   for (const char* wrong : {"", "every", "every:", "every:0", "every:-1", "every:x", "all"})

@@ -46,10 +46,9 @@ std::string Refusal(const DeviceRequest& request, const std::vector<PluginDevice
 
 TEST(DeviceList, IsSortedAndChecked) {
   EXPECT_THAT(*ParseDeviceList("4,0,5,1"), ElementsAre(0, 1, 4, 5));
-  EXPECT_TRUE(ParseDeviceList("")->empty());
   EXPECT_THAT(Message(ParseDeviceList("0,1,0").status()), HasSubstr("0 is there twice"));
   EXPECT_THAT(Message(ParseDeviceList("0,-1").status()), HasSubstr("-1 is negative"));
-  for (const char* bad : {"a", "0,", ",", "0,,1", "1.5", "0 1", "99999999999"})
+  for (const char* bad : {"", "a", "0,", ",", "0,,1", "1.5", "0 1", "99999999999"})
     EXPECT_FALSE(ParseDeviceList(bad).ok()) << bad;
 }
 
@@ -57,7 +56,7 @@ TEST(ChooseDevice, TellsTheStaticLossScaleOfTheChosenDevice) {
   PluginDevices offer = Offer("npu", 9, 2);
   offer.devices[1].static_loss_scale = 512;
   EXPECT_EQ(ChooseDevice({.device = "npu", .device_list = "1"}, {offer})->static_loss_scale, 512);
-  EXPECT_EQ(ChooseDevice({.device = "npu", .device_list = "0"}, {offer})->static_loss_scale, 0);
+  EXPECT_EQ(ChooseDevice({.device = "npu", .device_list = "0"}, {offer})->static_loss_scale, std::nullopt);
 }
 
 TEST(ChooseDevice, RankDrivesTheDeviceOfItsPlaceInTheSortedList) {
@@ -71,7 +70,7 @@ TEST(ChooseDevice, RefusesMoreRanksThanDevicesUnlessTheyShare) {
   EXPECT_THAT(Refusal(request, {Offer("cuda", 9, 2)}), HasSubstr("--ranks_per_device=2"));
   request.ranks_per_device = 2;
   EXPECT_THAT(Indices(request, Offer("cuda", 9, 2)), ElementsAre(0, 0, 1, 1));
-  request.ranks_per_device = 0;
+  request.ranks_per_device.reset();
   EXPECT_THAT(Indices(request, Offer("opencl", 9, 1, SY_DEVICE_SHAREABLE)), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(Indices(request, Offer("cpu", 9, 4, SY_DEVICE_SHAREABLE)), ElementsAre(0, 1, 2, 3));
 }
@@ -105,6 +104,15 @@ TEST(ChooseDevice, NamesEveryPluginTriedWhereAndWhy) {
 TEST(ChooseDevice, RefusesRanksOutsideTheNode) {
   EXPECT_FALSE(ChooseDevice({.local_rank = 2, .local_world = 2}, {Offer("cpu", 1, 2)}).ok());
   EXPECT_FALSE(ChooseDevice({.ranks_per_device = -1}, {Offer("cpu", 1, 2)}).ok());
+}
+
+TEST(ChooseDevice, RefusesNumbersAndListsOfNothing) {
+  const std::vector<PluginDevices> survey = {Offer("cpu", 1, 2)};
+  EXPECT_THAT(Refusal({.ranks_per_device = 0}, survey), HasSubstr("--ranks_per_device=0: expected a positive number"));
+  EXPECT_THAT(Refusal({.cpu_devices = 0}, survey), HasSubstr("--cpu_devices=0: expected a positive number"));
+  EXPECT_THAT(Refusal({.device_list = ""}, survey), HasSubstr("--device_list=: \"\" is not a device id"));
+  Registry registry(std::vector<std::string>{});
+  EXPECT_THAT(Message(CountReplicas(registry, {}, 0).status()), HasSubstr("--devices=0: expected a positive number"));
 }
 
 TEST(DeviceSurvey, TellsPluginsHowManyCpuDevicesThereAreAndLeavesTheEnvironmentAlone) {

@@ -89,6 +89,15 @@ TEST_F(PluginTest, AnAllocationAboveTheDevicesLargestIsToldAsThat) {
   EXPECT_TRUE(half.ok() && other.ok());
 }
 
+TEST_F(PluginTest, ADeviceIsNotOpenedForNoThread) {
+  Install("whole");
+  Registry registry({folder_});
+  OpenOptions options;
+  options.threads = 0;
+  EXPECT_THAT(Message(Device::Open(**registry.Find(PluginKind::kBackend, "fake"), 0, options).status()),
+              HasSubstr("fake: 0 threads: expected a positive number"));
+}
+
 TEST_F(PluginTest, ADeviceHoldsNoMoreThanItsLimit) {
   Install("whole");
   Registry registry({folder_});

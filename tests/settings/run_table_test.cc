@@ -361,23 +361,23 @@ TEST(NamesOfOtherPrograms, WordsForASettingsValuesServeItsOtherNames) {
 
 struct Meaning {
   std::string precision, amp, loss_scale;
-  double of_device;  // its static loss scale
+  std::optional<double> of_device;  // its static loss scale
   std::string text;
 };
 
 TEST(MixedPrecisionSettings, MeanWhatIsSaidOfThem) {
   const std::vector<Meaning> cases = {
-      {"fp32", "", "", 0, "fp32"},
-      {"fp32", "O0", "", 0, "fp32"},
-      {"bf16", "", "", 0, "bf16 (O1), fp32 master weights"},
-      {"fp16", "", "", 0, "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
-      {"fp16", "on", "", 0, "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
+      {"fp32", "", "", {}, "fp32"},
+      {"fp32", "O0", "", {}, "fp32"},
+      {"bf16", "", "", {}, "bf16 (O1), fp32 master weights"},
+      {"fp16", "", "", {}, "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
+      {"fp16", "on", "", {}, "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
       {"fp16", "on", "", 1024, "fp16 (O2), norms in fp32, fp32 master weights, loss scale 1024"},
-      {"fp16", "O2", "", 0, "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
+      {"fp16", "O2", "", {}, "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
       {"fp16", "", "", 512, "fp16 (O1), fp32 master weights, loss scale 512"},
       {"fp16", "O3", "", 1024, "fp16 (O3), fp32 master weights"},
-      {"fp16", "O2", "128", 0, "fp16 (O2), norms in fp32, fp32 master weights, loss scale 128"},
-      {"bf16", "O2", "-1", 0, "bf16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
+      {"fp16", "O2", "128", {}, "fp16 (O2), norms in fp32, fp32 master weights, loss scale 128"},
+      {"bf16", "O2", "-1", {}, "bf16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
       {"fp32", "", "dynamic", 1024, "fp32, dynamic loss scale from 65536 (default)"}};
   for (const Meaning& c : cases) {
     TrainConfig config;
@@ -387,7 +387,7 @@ TEST(MixedPrecisionSettings, MeanWhatIsSaidOfThem) {
     const auto mixed = MixedPrecisionOf(config, c.of_device);
     ASSERT_TRUE(mixed.ok()) << Message(mixed.status());
     EXPECT_EQ(Text(*mixed, true).find("from the checkpoint's, else") != std::string::npos, mixed->loss_scale.dynamic);
-    EXPECT_EQ(Text(*mixed), c.text) << c.precision << " " << c.amp << " " << c.of_device;
+    EXPECT_EQ(Text(*mixed), c.text) << c.precision << " " << c.amp << " " << c.of_device.value_or(0);
   }
 }
 

@@ -95,6 +95,13 @@ TEST(Replicas, OneThatCannotOpenItsDeviceEndsAll) {
   EXPECT_THAT(Message(status), HasSubstr("3 local ranks")) << "no device is left for the third";
 }
 
+TEST(Replicas, HaveOneThreadOrMore) {
+  WorldRequest request = Request();
+  request.threads = 0;
+  EXPECT_THAT(Message(OnReplicas(request, 1, [](World&) { return OkStatus(); })),
+              HasSubstr("--threads=0: expected a positive number"));
+}
+
 TEST(Replicas, AnExceptionComesOutAndEndsTheOthers) {
   const auto run = [] {
     (void)OnReplicas(Request(), 2, [](World& world) -> Status {

@@ -37,7 +37,7 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
   settings.Fill(read->of_weights, Origin::kCheckpoint, where);
   if (!settings.Has("model")) {
     fill("model", read->name);
-    if (read->image_size > 0) fill("image_size", read->image_size);
+    if (read->image_size) fill("image_size", *read->image_size);
     fill("channels", read->channels);
     settings.Fill(read->own, Origin::kCheckpoint, where);
   }
@@ -111,7 +111,7 @@ StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource&
   int image_size = model.image_size;
   if (!model.info->family->resampled.empty() && !source.config().is_null()) {
     const auto described = ReadForeignConfig(source.config());
-    if (described.ok()) image_size = described->image_size;
+    if (described.ok()) image_size = described->image_size.value_or(image_size);
   }
   if (source.checkpoint() != nullptr) {
     const auto read = EvaluationTransformFromJson(source.checkpoint()->record.value("evaluation", nlohmann::json()));

@@ -307,7 +307,7 @@ Status DatasetsCommand(const CommandLine& line) {
   if (!name.empty()) {
     DatasetOptions options;
     options.name = name;
-    options.data = line.settings.Get<std::string>("data").value_or("");
+    options.data = line.settings.Get<std::string>("data");
     SY_ASSIGN_OR_RETURN(const std::string path, LocateDataset(options));
     fmt::print("{}\n", path.empty() ? name + " needs no files" : path);
     return OkStatus();

@@ -236,10 +236,10 @@ int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments
   options.master_address = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
   options.rendezvous_timeout_s = absl::GetFlag(FLAGS_rdzv_timeout);
-  options.token_file = absl::GetFlag(FLAGS_token_file);
   // As for every rank: the secret itself counts for more than the file that the environment names.
-  if (Environment("SWITCHYARD_TOKEN") && Environment("SWITCHYARD_TOKEN_FILE") == options.token_file)
-    options.token_file.clear();
+  const std::string token_file = absl::GetFlag(FLAGS_token_file);
+  const bool yields = Environment("SWITCHYARD_TOKEN") && Environment("SWITCHYARD_TOKEN_FILE") == token_file;
+  if (!token_file.empty() && !yields) options.token_file = token_file;
   options.command.assign(arguments.begin() + static_cast<long>(own), arguments.end());
   if (FindCommand(options.command[0]) != nullptr)
     options.command.insert(options.command.begin(), ProgramFolder() + "/switchyard");

@@ -71,9 +71,9 @@ StatusOr<TaskFactory> TaskFor(Content content) {
 DeviceRequest DeviceRequestOf(const TrainConfig& c, const ProcessMap& processes) {
   DeviceRequest request;
   request.device = c.device;
-  request.device_list = c.device_list.value_or("");
-  request.ranks_per_device = c.ranks_per_device.value_or(0);
-  request.cpu_devices = c.cpu_devices.value_or(0);
+  request.device_list = c.device_list;
+  request.ranks_per_device = c.ranks_per_device;
+  request.cpu_devices = c.cpu_devices;
   request.local_rank = processes.local_rank;
   request.local_world = processes.local_world;
   return request;
@@ -162,7 +162,7 @@ std::string MoreImages(const Settings& given, int64_t images, const TrainConfig&
 StatusOr<ProcessMap> RanksOf(const Settings& settings) {
   const TrainConfig c = ConfigOf(settings);
   SY_RETURN_IF_ERROR(CheckMasterAddress(c));
-  SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment(c.master_addr.value_or("")));
+  SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment(c.master_addr));
   SY_RETURN_IF_ERROR(CheckTypedPlace(c, processes, settings.OriginOf("nproc_per_node")));
   if (c.mode != "dp") return processes;
   if (processes.world > 1) {
@@ -179,8 +179,7 @@ StatusOr<ProcessMap> RanksOf(const Settings& settings) {
         : c.pp > 1 ? fmt::format("--pp={}", c.pp)
                    : fmt::format("--zero={}", c.zero));
   }
-  SY_ASSIGN_OR_RETURN(processes.world,
-                      CountReplicas(Registry::Get(), DeviceRequestOf(c, processes), c.devices.value_or(0)));
+  SY_ASSIGN_OR_RETURN(processes.world, CountReplicas(Registry::Get(), DeviceRequestOf(c, processes), c.devices));
   processes.local_world = processes.world;
   processes.threads = true;
   return processes;
@@ -189,27 +188,27 @@ StatusOr<ProcessMap> RanksOf(const Settings& settings) {
 DatasetOptions DatasetOptionsOf(const TrainConfig& c, const ResolvedModel& model) {
   DatasetOptions options;
   options.name = c.dataset;
-  options.data = c.data.value_or("");
+  options.data = c.data;
   options.download = c.download;
   options.seed = c.seed;
   options.image_size = model.image_size;
   options.content = model.info->family->data;
   options.input_shape = InputShape(model);
-  options.classes = c.classes.value_or(0);
-  options.train_size = c.train_size.value_or(0);
-  options.validation_size = c.validation_size.value_or(0);
+  options.classes = c.classes;
+  options.train_size = c.train_size;
+  options.validation_size = c.validation_size;
   return options;
 }
 
 WorldRequest WorldRequestOf(const TrainConfig& c) {
   WorldRequest request;
   request.device = c.device;
-  request.device_list = c.device_list.value_or("");
+  request.device_list = c.device_list;
   request.collective = c.collective;
-  request.master_address = c.master_addr.value_or("");
-  request.ranks_per_device = c.ranks_per_device.value_or(0);
-  request.cpu_devices = c.cpu_devices.value_or(0);
-  request.threads = c.threads.value_or(0);
+  request.master_address = c.master_addr;
+  request.ranks_per_device = c.ranks_per_device;
+  request.cpu_devices = c.cpu_devices;
+  request.threads = c.threads;
   request.deterministic = c.deterministic;
   request.memory_limit = MemoryLimitOf(c);
   request.computes_on_host = c.offload != "none";
@@ -258,7 +257,7 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
     return Unimplemented("--pp={} with --recompute=auto: not there yet; give none, blocks or every:K", mesh.pipeline);
   }
   if (DependsOnDevice(setup.config)) {
-    SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment(setup.config.master_addr.value_or("")));
+    SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment(setup.config.master_addr));
     SY_ASSIGN_OR_RETURN(const DeviceChoice device, DeviceOf(setup.config, processes));
     ResolveMixedPrecision(device.static_loss_scale, &setup.config);
   }

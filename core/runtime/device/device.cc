@@ -21,6 +21,8 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
   if (api == nullptr) {
     return FailedPrecondition("{} ({}) has no device/2: it is not a backend", plugin.name(), plugin.path());
   }
+  if (options.threads && *options.threads < 1)
+    return InvalidArgument("{}: {} threads: expected a positive number", plugin.name(), *options.threads);
   std::unique_ptr<Device> device(new Device());
   SY_ASSIGN_OR_RETURN(device->info_, plugin.Describe(index));
   device->plugin_ = &plugin;
@@ -42,7 +44,7 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
                     plugin.name(), index);
   }
   // The interface wants exactly `threads` core ids; with fewer cores than threads they are taken in turn.
-  const int threads = options.threads > 0 ? options.threads : static_cast<int>(options.cores.size());
+  const int threads = options.threads.value_or(static_cast<int>(options.cores.size()));
   std::vector<int32_t> cores;
   for (int i = 0; !options.cores.empty() && i < threads; ++i) cores.push_back(options.cores[i % options.cores.size()]);
   sy_open_options open{};

@@ -171,8 +171,8 @@ class BoundKernel {
 inline constexpr uint64_t kNoMemoryLimit = std::numeric_limits<uint64_t>::max();
 
 struct OpenOptions {
-  int threads = 0;         // host threads for a device that computes on host cores; 0 = its own choice
-  std::vector<int> cores;  // pin to these; empty: do not pin
+  std::optional<int> threads;  // host threads for a device that computes on host cores; else its own choice
+  std::vector<int> cores;      // pin to these; empty: do not pin
   bool deterministic = true;
   uint64_t memory_limit = kNoMemoryLimit;  // bytes that may be held at once through this Device
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <numeric>
+#include <utility>
 
 #include "core/runtime/plugins/library.h"
 #include "core/runtime/plugins/registry.h"
@@ -55,7 +57,7 @@ std::string IdText(const std::vector<int>& ids) { return fmt::format("{}", fmt::
 
 StatusOr<std::vector<int>> ParseDeviceList(const std::string& text) {
   std::vector<int> ids;
-  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+  for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     int id = 0;
     const auto [last, error] = std::from_chars(text.data() + begin, text.data() + end, id);
@@ -76,9 +78,9 @@ StatusOr<std::vector<int>> ParseDeviceList(const std::string& text) {
 
 std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest& request) {
   // The first survey decides: ids that are in use must not vanish where a later one is for fewer ranks.
-  if (request.cpu_devices > 0 || Host()->setting(nullptr, "CPU_DEVICES") == nullptr) {
-    const int count = request.cpu_devices > 0 ? request.cpu_devices : request.local_world;
-    ProvideSetting("CPU_DEVICES", std::to_string(count));
+  if (request.cpu_devices || Host()->setting(nullptr, "CPU_DEVICES") == nullptr) {
+    const int count = request.cpu_devices.value_or(request.local_world);
+    if (count > 0) ProvideSetting("CPU_DEVICES", std::to_string(count));  // ChooseDevice refuses other numbers
   }
   if (request.device != "auto") {
     const auto plugin = registry.Find(PluginKind::kBackend, request.device);
@@ -104,9 +106,9 @@ StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vec
   if (request.local_world < 1 || request.local_rank < 0 || request.local_rank >= request.local_world) {
     return InvalidArgument("local rank {} of {} ranks on this node", request.local_rank, request.local_world);
   }
-  if (request.ranks_per_device < 0 || request.cpu_devices < 0) {
-    return InvalidArgument("--ranks_per_device={} and --cpu_devices={}: expected positive numbers",
-                           request.ranks_per_device, request.cpu_devices);
+  for (const auto& [name, number] :
+       {std::pair("ranks_per_device", request.ranks_per_device), {"cpu_devices", request.cpu_devices}}) {
+    if (number && *number < 1) return InvalidArgument("--{}={}: expected a positive number", name, *number);
   }
   const PluginDevices* chosen = nullptr;
   for (const PluginDevices& plugin : survey) {
@@ -120,14 +122,15 @@ StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vec
                     reasons.empty() ? "no backend plugin was found" : reasons);
   }
 
-  SY_ASSIGN_OR_RETURN(std::vector<int> ids, ParseDeviceList(request.device_list));
   const int available = static_cast<int>(chosen->devices.size());
-  if (ids.empty()) {
-    for (int id = 0; id < available; ++id) ids.push_back(id);
+  std::vector<int> ids(chosen->devices.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  if (request.device_list) {
+    SY_ASSIGN_OR_RETURN(ids, ParseDeviceList(*request.device_list));
   }
   if (ids.back() >= available) {
-    return InvalidArgument("--device_list={}: {} has no device {}; it has 0 to {}", request.device_list, chosen->plugin,
-                           ids.back(), available - 1);
+    return InvalidArgument("--device_list={}: {} has no device {}; it has 0 to {}", *request.device_list,
+                           chosen->plugin, ids.back(), available - 1);
   }
   bool shareable = true, adjacent = false;
   for (const int id : ids) {
@@ -139,8 +142,7 @@ StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vec
     return InvalidArgument("--device_list={}: {} needs consecutive ids; choose for example {} to {}", IdText(ids),
                            chosen->plugin, ids.front(), ids.front() + count - 1);
   }
-  int per_device = request.ranks_per_device;
-  if (per_device == 0) per_device = shareable ? (request.local_world + count - 1) / count : 1;
+  const int per_device = request.ranks_per_device.value_or(shareable ? (request.local_world + count - 1) / count : 1);
   if (request.local_world > count * per_device) {
     return FailedPrecondition(
         "{} local ranks, but {} has {} device{} for them ({}) at {} per device; start fewer ranks, name more devices "
@@ -164,13 +166,18 @@ StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vec
   return choice;
 }
 
-StatusOr<int> CountReplicas(Registry& registry, DeviceRequest request, int devices) {
-  SY_ASSIGN_OR_RETURN(const std::vector<int> ids, ParseDeviceList(request.device_list));
-  const int on_each = std::max(1, request.ranks_per_device);
+StatusOr<int> CountReplicas(Registry& registry, DeviceRequest request, std::optional<int> devices) {
+  if (devices && *devices < 1) return InvalidArgument("--devices={}: expected a positive number", *devices);
+  int listed = 1;
+  if (request.device_list) {
+    SY_ASSIGN_OR_RETURN(const std::vector<int> ids, ParseDeviceList(*request.device_list));
+    listed = static_cast<int>(ids.size());
+  }
+  const int on_each = std::max(1, request.ranks_per_device.value_or(1));
   request.local_rank = 0;
-  request.local_world = devices > 0 ? devices : std::max(1, static_cast<int>(ids.size())) * on_each;
+  request.local_world = devices.value_or(listed * on_each);
   SY_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(request, SurveyDevices(registry, request)));
-  if (devices > 0 || !ids.empty()) return request.local_world;
+  if (devices || request.device_list) return request.local_world;
   const int count = static_cast<int>(choice.ids.size()) * on_each;
   if (count > 1) return count;
   return FailedPrecondition(

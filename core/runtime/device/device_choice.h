@@ -16,9 +16,9 @@ namespace switchyard {
 
 struct DeviceRequest {
   std::string device = "auto";
-  std::string device_list;   // "0,1,4,5"; "" = all
-  int ranks_per_device = 0;  // 0: one, or as many as needed where the device can be shared
-  int cpu_devices = 0;       // devices that a CPU plugin exposes; 0 = one per local rank
+  std::optional<std::string> device_list;  // "0,1,4,5"; else all
+  std::optional<int> ranks_per_device;     // else one, or as many as needed where the device can be shared
+  std::optional<int> cpu_devices;          // devices that a CPU plugin exposes; else one per local rank
   int local_rank = 0, local_world = 1;
 };
 
@@ -35,11 +35,11 @@ struct DeviceChoice {
   int index = 0;         // the id that this rank opens
   std::vector<int> ids;  // all ids of the run on this node, ascending
   int ranks_per_device = 1;
-  double static_loss_scale = 0;  // DeviceInfo's
-  std::string why;               // for the start banner: "cpu: highest priority of …"
+  std::optional<double> static_loss_scale;  // DeviceInfo's
+  std::string why;                          // for the start banner: "cpu: highest priority of …"
 };
 
-// Ids ascending. Empty text gives no ids; a word, a negative id or a duplicate is an error that names it.
+// Ids ascending. No id, a word, a negative id or a duplicate is an error that names it.
 StatusOr<std::vector<int>> ParseDeviceList(const std::string& text);
 
 // Loads and asks the named plugin; for "auto" each plugin by priority until one has a device. A plugin that cannot be
@@ -50,9 +50,9 @@ std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest
 // devices.
 StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vector<PluginDevices>& survey);
 
-// How many replicas one process drives in mode dp: `devices` where above 0, else one for each device of the list, or of
+// How many replicas one process drives in mode dp: `devices` where given, else one for each device of the list, or of
 // the plugin that is chosen, times ranks_per_device. Errors are those of ChooseDevice for so many ranks; and where
 // nobody gave a number, that there is one device alone.
-StatusOr<int> CountReplicas(Registry& registry, DeviceRequest request, int devices);
+StatusOr<int> CountReplicas(Registry& registry, DeviceRequest request, std::optional<int> devices);
 
 }  // namespace switchyard

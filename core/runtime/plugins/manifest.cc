@@ -43,7 +43,7 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
   library = text("library");
   if (!IsName(name)) return InvalidArgument("manifest {}: \"name\" is missing or not a plain name", path);
   candidate.name = name;
-  candidate.host = text("host");
+  if (const std::string host = text("host"); !host.empty()) candidate.host = host;
   candidate.summary = Printable(text("summary"), kLongestSummary);
   bool known = false;
   for (const PluginKind one : {PluginKind::kBackend, PluginKind::kCollective, PluginKind::kInterposer}) {

@@ -148,7 +148,7 @@ StatusOr<DeviceInfo> Plugin::Describe(int index) const {
   info.address_kind = raw.address_kind;
   info.flags = raw.flags;
   info.dtypes = raw.dtypes;
-  info.static_loss_scale = raw.static_loss_scale;
+  if (raw.static_loss_scale > 0) info.static_loss_scale = raw.static_loss_scale;
   info.libraries = ShownLibraries(raw.libraries);
   return info;
 }

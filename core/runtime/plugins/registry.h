@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,11 @@ struct Candidate {
   std::string name, path, summary;  // name "" if the manifest could not be read
   PluginKind kind = PluginKind::kBackend;
   int priority = 0;
-  std::string host;      // of a backend: whose kernels stand for its own on the host; "": the cpu's
-  bool tried = false;    // loading it was tried
-  bool built = true;     // false: the manifest is there, its library is not
-  Status verdict;        // OK: it can be used (as far as was tried); else why it was refused
-  std::string found_in;  // the search-path entry
+  std::optional<std::string> host;  // of a backend: whose kernels stand for its own on the host; else the cpu's
+  bool tried = false;               // loading it was tried
+  bool built = true;                // false: the manifest is there, its library is not
+  Status verdict;                   // OK: it can be used (as far as was tried); else why it was refused
+  std::string found_in;             // the search-path entry
 };
 
 // Several candidates of one kind may have one name: the first in the order of the search path that can be loaded is

@@ -163,7 +163,7 @@ Status VisitUntil(const MeetingTerms& terms, int number, const std::vector<std::
   deadline +=
       std::clamp<Clock::duration>(deadline - Clock::now(), std::chrono::milliseconds(100), std::chrono::seconds(2));
   Status last = Unavailable("{} 0 gave no address", terms.noun);
-  auto say_at = terms.patience.count() > 0 ? Clock::now() + terms.patience : Clock::time_point::max();
+  auto say_at = terms.patience ? Clock::now() + *terms.patience : Clock::time_point::max();
   for (int pause_ms = 20; MillisecondsUntil(deadline) > 0; pause_ms = std::min(2 * pause_ms, 300)) {
     for (const std::string& place : places) {
       const Status visited = visit(place, deadline);

@@ -302,7 +302,7 @@ StatusOr<int> Launch(const LaunchOptions& options) {
     gone = launcher.nodes().Gone();
     const int left = options.nnodes - static_cast<int>(gone.size());
     const bool wanted = !run.empty() && !launcher.was_stopped() && restarts < options.max_restarts;
-    const bool enough = left >= (options.least_nodes > 0 ? options.least_nodes : options.nnodes);
+    const bool enough = left >= options.least_nodes.value_or(options.nnodes);
     launcher.nodes().SayAgain(wanted && enough, run);
     if (wanted && !enough) {
       LogError("launch: {} of {} nodes are left, too few to start again; --nnodes=MIN:MAX says how many are enough",

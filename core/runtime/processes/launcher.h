@@ -6,6 +6,7 @@
 // it takes over SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD while ranks run.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,10 @@ namespace switchyard {
 struct LaunchOptions {
   int nproc_per_node = 1;                    // of this node; other nodes may have other numbers
   int nnodes = 1, node_rank = 0;             // nnodes: the most that there may be
-  int least_nodes = 0;                       // with how many of them the run may go on; 0: with all
+  std::optional<int> least_nodes;            // with how many of them the run may go on; else with all
   std::string master_address = "127.0.0.1";  // host of node 0; one node alone stays on the loopback
   int master_port = 0;                       // 0: any free port; several nodes must agree on one
-  std::string token_file;                    // of several nodes: the secret of the run; "": as token.h says
+  std::optional<std::string> token_file;     // of several nodes: the secret of the run; else as token.h says
   int rendezvous_timeout_s = 300;            // how long the launchers wait for each other
   int max_restarts = 0;                      // how often a run that fails is started again; node 0 counts
   int grace_ms = 3000;                       // what the others get to end by themselves after the first failure

@@ -31,8 +31,8 @@ class Holder {
     Status problem = OkStatus();
     while (problem.ok() && !AllCame()) {
       const bool is_late = MillisecondsUntil(deadline) == 0;
-      if (is_late && terms_.least > 0 && came_ + 1 >= terms_.least) break;
-      if (terms_.patience.count() > 0 && !said_whom_ && Clock::now() - started >= terms_.patience) {
+      if (is_late && terms_.least && came_ + 1 >= *terms_.least) break;
+      if (terms_.patience && !said_whom_ && Clock::now() - started >= *terms_.patience) {
         said_whom_ = true;
         LogWarning("{} 0 on host {} waits for {} of {}, {} s more at most", terms_.noun, members_[0].host,
                    NameNumbers(terms_.noun, Absent()), terms_.count, MillisecondsUntil(deadline) / 1000);
@@ -58,7 +58,7 @@ class Holder {
   }
 
  private:
-  bool AllCame() const { return came_ + 1 >= terms_.least && Absent().empty(); }
+  bool AllCame() const { return came_ + 1 >= terms_.least.value_or(1) && Absent().empty(); }
 
   std::vector<int> Absent() const {
     std::vector<int> absent;
@@ -107,7 +107,7 @@ class Holder {
     }
     if (alive) return OkStatus();
     const std::string died = DiedWhileGathering(terms_, Name(number));
-    if (terms_.least == 0) return Unavailable("{}", died);
+    if (!terms_.least) return Unavailable("{}", died);
     LogWarning("{}; the others wait for it to come again", died);
     links_[static_cast<size_t>(number)].reset();
     present_[static_cast<size_t>(number)] = false;

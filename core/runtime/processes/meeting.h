@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,12 @@ struct MeetingTerms {
   int count = 1;       // of all, the holder included
   std::string token;   // of the run: token.h
   std::string advice;  // for whoever waits in vain: "check --master_addr"
-  // Of number 0: at the deadline it goes on where so many have come, number 0 included (0: only with all), and it does
-  // not wait for those of `gone`. Whoever is not there is a member without a pid; it may leave before the end, and come
-  // again.
-  int least = 0;
+  // Of number 0: at the deadline it goes on where so many have come, number 0 included (else only with all), and it
+  // does not wait for those of `gone`. Whoever is not there is a member without a pid; where `least` is given, it may
+  // leave before the end, and come again.
+  std::optional<int> least = {};
   std::vector<int> gone = {};
-  std::chrono::milliseconds patience{0};  // after which who waits says once for whom; 0: never
+  std::optional<std::chrono::milliseconds> patience = {};  // after which who waits says once for whom; else never
 };
 
 struct Member {

@@ -77,20 +77,20 @@ const char* FirstSet(std::initializer_list<const char*> names) {
   return *names.begin();
 }
 
-std::optional<std::string> MasterAddress(const std::string& otherwise) {
+std::optional<std::string> MasterAddress(const std::optional<std::string>& otherwise) {
   const auto address = Environment("MASTER_ADDR");
-  return address || otherwise.empty() ? address : otherwise;
+  return address ? address : otherwise;
 }
 
 // Where MASTER_ADDR (else `otherwise`) and MASTER_PORT say something, it is taken.
-Status ReadMaster(ProcessMap& map, const std::string& otherwise) {
+Status ReadMaster(ProcessMap& map, const std::optional<std::string>& otherwise) {
   SY_ASSIGN_OR_RETURN(const auto port, Number("MASTER_PORT", 1, 65535));
   if (port) map.master_port = *port;
-  if (const auto address = MasterAddress(otherwise)) map.master_address = *address;
+  map.master_address = MasterAddress(otherwise);
   return OkStatus();
 }
 
-StatusOr<ProcessMap> FromMpirun(const std::string& master_address) {
+StatusOr<ProcessMap> FromMpirun(const std::optional<std::string>& master_address) {
   SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
   map.one_node = Environment("OMPI_COMM_WORLD_LOCAL_SIZE") && map.local_world == map.world;
@@ -99,7 +99,7 @@ StatusOr<ProcessMap> FromMpirun(const std::string& master_address) {
   return map;
 }
 
-StatusOr<ProcessMap> FromEnv(const std::string& master_address) {
+StatusOr<ProcessMap> FromEnv(const std::optional<std::string>& master_address) {
   SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"env", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}));
   SY_ASSIGN_OR_RETURN(const auto node, Number("GROUP_RANK", 0, kMostRanks));
   SY_ASSIGN_OR_RETURN(const auto nodes, Number("GROUP_WORLD_SIZE", 1, kMostRanks));
@@ -111,7 +111,7 @@ StatusOr<ProcessMap> FromEnv(const std::string& master_address) {
   SY_RETURN_IF_ERROR(ReadMaster(map, master_address));
   // torchrun listens at MASTER_PORT itself then: https://docs.pytorch.org/docs/stable/elastic/run.html
   if (Environment("TORCHELASTIC_USE_AGENT_STORE") == "True") map.master_port += map.master_port < 65535 ? 1 : -1;
-  if (!map.master_address.empty() || map.world == 1) return map;
+  if (map.master_address || map.world == 1) return map;
   if (map.local_world != map.world || map.nodes > 1) {
     return InvalidArgument("WORLD_SIZE={} on several nodes, but MASTER_ADDR is not set; set it to the host of rank 0",
                            map.world);
@@ -132,7 +132,7 @@ bool InSlurmStep() {
   return false;
 }
 
-StatusOr<ProcessMap> FromSlurm(const std::string& master_address) {
+StatusOr<ProcessMap> FromSlurm(const std::optional<std::string>& master_address) {
   const char* const world_name = FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
   // What the job asked for, which its steps inherit, whatever they are: it counts where it can be the step's.
   const char* per_node_name = "SLURM_NTASKS_PER_NODE";
@@ -177,7 +177,7 @@ StatusOr<ProcessMap> FromSlurm(const std::string& master_address) {
         static_cast<int>(20000 + (31 * int64_t{EnvironmentInt("SLURM_JOB_ID").value_or(0)} + step) % 10000);
   }
   SY_RETURN_IF_ERROR(ReadMaster(map, master_address));
-  if (!map.master_address.empty() || map.world == 1) return map;
+  if (map.master_address || map.world == 1) return map;
   const char* const hosts_name = FirstSet({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   const auto list = Environment(hosts_name);
   if (!list) {
@@ -195,7 +195,9 @@ StatusOr<ProcessMap> FromSlurm(const std::string& master_address) {
 
 }  // namespace
 
-StatusOr<ProcessMap> ProcessMap::FromEnvironment(const std::string& master_address) {
+StatusOr<ProcessMap> ProcessMap::FromEnvironment(const std::optional<std::string>& master_address) {
+  if (master_address && master_address->empty())
+    return InvalidArgument("the address of rank 0 is empty; give the host where it runs, or none");
   if (Environment("OMPI_COMM_WORLD_SIZE")) return FromMpirun(master_address);
   if (Environment("RANK") || Environment("WORLD_SIZE")) return FromEnv(master_address);
   if (InSlurmStep()) return FromSlurm(master_address);

@@ -16,9 +16,9 @@ Status CheckOptions(const LaunchOptions& options) {
     return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
   if (options.max_restarts < 0)
     return InvalidArgument("launch: expected --max_restarts of at least 0, found {}", options.max_restarts);
-  if (options.least_nodes < 0 || options.least_nodes > options.nnodes) {
+  if (options.least_nodes && (*options.least_nodes < 1 || *options.least_nodes > options.nnodes)) {
     return InvalidArgument("launch: expected --nnodes=M, or --nnodes=MIN:MAX with 1 <= MIN <= MAX, found {}:{}",
-                           options.least_nodes, options.nnodes);
+                           *options.least_nodes, options.nnodes);
   }
   if (options.nnodes > 1 && options.master_port == 0)
     return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");

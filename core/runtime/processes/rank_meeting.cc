@@ -47,7 +47,7 @@ struct Place {
 // PMIx hands out both.
 StatusOr<bool> UsesPmix(const ProcessMap& processes) {
   if (!pmix::Offered()) return false;
-  if (processes.master_address.empty()) return true;
+  if (!processes.master_address) return true;
   if (processes.launcher != "slurm" || Environment("MASTER_ADDR")) return false;
   SY_ASSIGN_OR_RETURN(const auto given, GivenToken());
   return !given.has_value();
@@ -61,7 +61,7 @@ std::string NextKey() {
 
 // Where rank 0 listens without PMIx: on one node the loopback is enough, whatever its name says. "" = every address.
 std::string AddressToListenOn(const ProcessMap& processes) {
-  if (IsLoopback(processes.master_address)) return processes.master_address;
+  if (processes.master_address && IsLoopback(*processes.master_address)) return *processes.master_address;
   return processes.one_node ? "127.0.0.1" : "";
 }
 
@@ -106,7 +106,7 @@ StatusOr<int> OpenMeeting(const ProcessMap& processes, std::string* token) {
     SY_RETURN_IF_ERROR(pmix::Publish(NextKey(), text));
     return listener;
   }
-  if (processes.master_address.empty()) return NoAddress(processes);
+  if (!processes.master_address) return NoAddress(processes);
   SY_ASSIGN_OR_RETURN(*token, TokenOf(processes));
   if (const int inherited = TakeInheritedSocket(processes.master_port); inherited >= 0) return inherited;
   const auto listener = ListenOn(AddressToListenOn(processes), processes.master_port);
@@ -118,9 +118,9 @@ StatusOr<Place> FindMeeting(const ProcessMap& processes, int timeout_ms) {
   Place place;
   SY_ASSIGN_OR_RETURN(const bool uses_pmix, UsesPmix(processes));
   if (!uses_pmix) {
-    if (processes.master_address.empty()) return NoAddress(processes);
+    if (!processes.master_address) return NoAddress(processes);
     const std::string loopback = AddressToListenOn(processes);
-    place.addresses = {loopback.empty() ? processes.master_address : loopback};
+    place.addresses = {loopback.empty() ? *processes.master_address : loopback};
     place.port = processes.master_port;
     SY_ASSIGN_OR_RETURN(place.token, TokenOf(processes));
     return place;
@@ -156,7 +156,7 @@ void Fill(ProcessMap& processes, const std::vector<Member>& members) {
 
 StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
-  const std::string node = processes.node_identity.empty() ? NodeIdentity() : processes.node_identity;
+  const std::string node = processes.node_identity ? *processes.node_identity : NodeIdentity();
   const Member self{HostName(), getpid(), node, processes.rank};
   RankMeeting meeting;
   meeting.links.resize(processes.world);

@@ -78,11 +78,12 @@ StatusOr<std::string> RandomToken() {
   return Hexadecimal(bytes);
 }
 
-StatusOr<std::optional<std::string>> GivenToken(const std::string& file) {
+StatusOr<std::optional<std::string>> GivenToken(const std::optional<std::string>& file) {
+  if (file && file->empty()) return InvalidArgument("the name of the file with the token is empty; {}", kHowTo);
   const auto word = Environment("SWITCHYARD_TOKEN");
-  const auto named = file.empty() ? Environment("SWITCHYARD_TOKEN_FILE") : file;
+  const auto named = file ? file : Environment("SWITCHYARD_TOKEN_FILE");
   const auto home = Environment("HOME");
-  if (file.empty() && word) {
+  if (!file && word) {
     SY_ASSIGN_OR_RETURN(std::string token, Checked(*word, "SWITCHYARD_TOKEN"));
     return token;
   }
@@ -93,7 +94,7 @@ StatusOr<std::optional<std::string>> GivenToken(const std::string& file) {
   return token.status();
 }
 
-StatusOr<std::string> FindToken(bool loopback, const std::string& file) {
+StatusOr<std::string> FindToken(bool loopback, const std::optional<std::string>& file) {
   SY_ASSIGN_OR_RETURN(auto given, GivenToken(file));
   if (given) return *std::move(given);
   if (loopback) return TokenOfThisUser();

@@ -15,12 +15,12 @@ namespace switchyard {
 // A new token: 128 random bits in hexadecimal.
 StatusOr<std::string> RandomToken();
 
-// What the user gave; nullopt where that is nothing. A `file` that is not "" comes before everything else. Errors: a
-// file that is not there or that others can read, or a token that can be guessed (under 16 characters).
-StatusOr<std::optional<std::string>> GivenToken(const std::string& file = "");
+// What the user gave; nullopt where that is nothing. A `file` comes before everything else. Errors: a file that is not
+// there or that others can read, or a token that can be guessed (under 16 characters).
+StatusOr<std::optional<std::string>> GivenToken(const std::optional<std::string>& file = {});
 
 // The token for a meeting: what the user gave, else, on the loopback, the user's own. Beyond the loopback an error says
 // how to make one.
-StatusOr<std::string> FindToken(bool loopback, const std::string& file = "");
+StatusOr<std::string> FindToken(bool loopback, const std::optional<std::string>& file = {});
 
 }  // namespace switchyard

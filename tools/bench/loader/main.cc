@@ -32,7 +32,7 @@ Status Measure(std::map<std::string, std::string> flags) {
   const auto number = [&](const char* name) { return std::atoi(flags.at(name).c_str()); };
   DatasetOptions data;
   data.name = "imagefolder";
-  data.data = flags.at("data");
+  if (!flags.at("data").empty()) data.data = flags.at("data");
   SY_ASSIGN_OR_RETURN(const auto dataset, OpenDataset(data, Split::kTrain));
   TransformOptions options;
   const int side = number("image_size");
