@@ -18,7 +18,7 @@ std::vector<SampleTensor> LabelledImages::Tensors(DType dtype, int64_t height, i
     tensors.insert(tensors.end(), {{"partners", {DType::kI32, {}}},
                                    {"partner_rows", {DType::kI32, {height}}},
                                    {"partner_columns", {DType::kU8, {width * channels}}}});
-  if (flips_on_device) tensors.push_back({"flips", {DType::kU8, {}}});
+  if (flips_on_device) tensors.push_back({"flips", {DType::kU8, {}}, /*optional=*/true});
   return tensors;
 }
 

@@ -14,7 +14,7 @@ std::vector<SampleTensor> MaskedImages::Tensors(DType dtype, int64_t height, int
                                                 bool flips_on_device) {
   std::vector<SampleTensor> tensors = {{"images", {dtype, {height, width, channels}}},
                                        {"masks", {DType::kI32, {height, width}}}};
-  if (flips_on_device) tensors.push_back({"flips", {DType::kU8, {}}});
+  if (flips_on_device) tensors.push_back({"flips", {DType::kU8, {}}, /*optional=*/true});
   return tensors;
 }
 

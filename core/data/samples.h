@@ -16,6 +16,8 @@ namespace switchyard {
 struct SampleTensor {
   std::string name;  // of the graph's input
   TensorType row;    // of one sample; a batch is (B, row.shape…)
+  // Behind the others: who brings batches of their own may leave it out, and it is zero then.
+  bool optional = false;
 };
 
 class SampleSource {

@@ -66,6 +66,8 @@ struct OpTraits {
   bool view = false;        // its result is its input's bytes under another shape
   bool collective = false;  // a collective plugin runs it
   bool transfer = false;    // a copy between the memory of the device and that of the host
+  bool pointwise = false;   // each element of its results is made of one of each input, as they broadcast
+  int moves = -1;           // the input whose elements it only moves, or adds up where they meet; -1: none
   bool one_dtype = false;   // all inputs must have the dtype of the result
   bool wide_sums = false;   // result 0 is sums over halves that may be asked for in f32, without being rounded to half
   Precision precision = Precision::kWidest;

@@ -14,12 +14,6 @@
 namespace switchyard {
 namespace {
 
-// Which input's elements a node moves, or adds up where they meet; -1: it does something else.
-int MovedInput(const Node& node) {
-  if (node.op == "scatter_add") return 1;
-  return TraitsOf(node.op).view || node.op == "transpose" ? 0 : -1;
-}
-
 // The nodes that become f32 for a gradient, from its last one back: what moves it, the casts that are left out, what
 // makes the sums or had them in f32. Empty where the gradient is none, or where others read them in half too.
 std::vector<int> WideGradientsNodes(const Graph& graph, const IdLists& users, Ref gradient) {
@@ -31,7 +25,7 @@ std::vector<int> WideGradientsNodes(const Graph& graph, const IdLists& users, Re
     const bool half = SizeOf(graph.type(ref).dtype) == 2, cast = ops::IsCast(graph, node);
     if (TraitsOf(node.op).wide_sums && ref.output == 0 && half) return nodes;
     if (cast && half) return graph.type(node.inputs[0]).dtype == DType::kF32 ? nodes : std::vector<int>{};
-    const int moved = cast && graph.type(ref).dtype == DType::kF32 ? 0 : MovedInput(node);
+    const int moved = cast && graph.type(ref).dtype == DType::kF32 ? 0 : TraitsOf(node.op).moves;
     if (moved < 0) return {};
     ref = node.inputs[static_cast<size_t>(moved)];
     if (ref.node < 0) return {};

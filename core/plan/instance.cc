@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "core/graph/ops/collective.h"
@@ -8,6 +9,25 @@
 
 namespace switchyard {
 namespace {
+
+// The bits of a floating number that are all set where it is inf or nan, and those of which nan has some.
+struct FloatBits {
+  uint64_t exponent, mantissa;
+};
+std::optional<FloatBits> FloatBitsOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return FloatBits{0x7FF0000000000000, 0x000FFFFFFFFFFFFF};
+    case DType::kF32:
+      return FloatBits{0x7F800000, 0x007FFFFF};
+    case DType::kBF16:
+      return FloatBits{0x7F80, 0x007F};
+    case DType::kF16:
+      return FloatBits{0x7C00, 0x03FF};
+    default:
+      return std::nullopt;
+  }
+}
 
 double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
@@ -280,7 +300,8 @@ Status Instance::Impl::LookForNonFinite(const Step& step) {
   const Node& node = plan->graph.node(step.node);
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     const TensorType& type = node.outputs[o];
-    if (type.dtype != DType::kF32 && type.dtype != DType::kBF16) continue;
+    const std::optional<FloatBits> format = FloatBitsOf(type.dtype);
+    if (!format) continue;
     std::vector<unsigned char> bytes(static_cast<size_t>(type.bytes()));
     const PlanPlace& place = step.outputs[o];
     if (step.kind == Step::kHost) {
@@ -288,18 +309,13 @@ Status Instance::Impl::LookForNonFinite(const Step& step) {
     } else {
       SY_RETURN_IF_ERROR(plan->device->Download(bytes.data(), At(place), bytes.size()));
     }
+    const auto size = static_cast<size_t>(SizeOf(type.dtype));
     for (int64_t i = 0; i < type.elements(); ++i) {
-      uint32_t word = 0;
-      if (type.dtype == DType::kF32) {
-        std::memcpy(&word, bytes.data() + 4 * i, 4);
-      } else {
-        uint16_t half = 0;
-        std::memcpy(&half, bytes.data() + 2 * i, 2);
-        word = static_cast<uint32_t>(half) << 16;
-      }
-      if ((word & 0x7F800000u) == 0x7F800000u) {
+      uint64_t word = 0;
+      std::memcpy(&word, bytes.data() + size * static_cast<size_t>(i), size);
+      if ((word & format->exponent) == format->exponent) {
         return FailedPrecondition("output {} {} holds {} at element {}: the first value that is not finite", o,
-                                  ToString(type), (word & 0x7FFFFFu) != 0 ? "nan" : "inf", i);
+                                  ToString(type), (word & format->mantissa) != 0 ? "nan" : "inf", i);
       }
     }
   }

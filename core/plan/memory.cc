@@ -10,10 +10,10 @@
 
 namespace switchyard {
 
-Layout::Layout(uint64_t alignment, int io_slots)
+Layout::Layout(uint64_t alignment, int io_slots, int gradients_group)
     : alignment_(alignment),
       arenas_{{.name = "state"},
-              {.name = "gradients", .space = Arena::Space::kCollective},
+              {.name = "gradients", .space = Arena::Space::kCollective, .group = gradients_group},
               {.name = "activations", .lifetime = Arena::Lifetime::kStep},
               {.name = "scratch", .lifetime = Arena::Lifetime::kStep},
               {.name = "io", .lifetime = Arena::Lifetime::kSlot, .slots = io_slots},
@@ -109,7 +109,7 @@ Status Memory::AllocateOnHost(int arena, Device* host) {
   return OkStatus();
 }
 
-StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& device, Communicator* communicator,
+StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& device, const GroupCommunicators& groups,
                                                    Device* host, HostPlacement on_host) {
   std::unique_ptr<Memory> memory(new Memory);
   memory->on_host_ = std::move(on_host);
@@ -117,10 +117,15 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& devic
   memory->device_ = &device;
   memory->host_memory_.resize(layout.arenas().size());
   memory->buffers_.resize(layout.arenas().size());
-  const bool several = communicator != nullptr && communicator->size() > 1;
-  for (size_t i = 0; several && i < layout.arenas().size(); ++i) {
-    // Ranks that hold unequal parts of a model have unequal gradients, and memory of a collective is as large on all.
-    if (layout.arenas()[i].space != Arena::Space::kCollective) continue;
+  // Null: the memory is this rank's alone.
+  const auto giver = [&](const Arena& arena) -> Communicator* {
+    if (arena.space != Arena::Space::kCollective) return nullptr;
+    Communicator* const communicator = groups[static_cast<size_t>(arena.group)];
+    return communicator != nullptr && communicator->size() > 1 ? communicator : nullptr;
+  };
+  for (size_t i = 0; i < layout.arenas().size(); ++i) {
+    Communicator* const communicator = giver(layout.arenas()[i]);
+    if (communicator == nullptr) continue;
     auto most = static_cast<int64_t>(layout.bytes(static_cast<int>(i)));
     SY_RETURN_IF_ERROR(communicator->AllReduce("memory", &most, &most, 1, SY_I64, SY_MAX));
     layout.Reserve(static_cast<int>(i), static_cast<uint64_t>(most));
@@ -131,14 +136,13 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& devic
                              device.memory_limit(), device.info().index, layout.bytes(), device.held_bytes());
   for (size_t i = 0; i < layout.arenas().size(); ++i) {
     const Arena& arena = layout.arenas()[i];
-    const bool shared_by_ranks = several && arena.space == Arena::Space::kCollective;
     const uint64_t bytes = layout.bytes(static_cast<int>(i));
     if (bytes == 0) continue;
     if (arena.space == Arena::Space::kHost) {
       SY_RETURN_IF_ERROR(memory->AllocateOnHost(static_cast<int>(i), host));
       continue;
     }
-    if (shared_by_ranks) {
+    if (Communicator* const communicator = giver(arena)) {
       auto shared = communicator->AllocateShared(bytes);
       if (shared.ok()) {
         memory->buffers_[i] = std::move(*shared);

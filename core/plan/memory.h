@@ -37,6 +37,7 @@ struct Arena {
   Space space = Space::kDevice;
   Lifetime lifetime = Lifetime::kState;
   int slots = 1;  // more than one: kSlot
+  int group = 0;  // kCollective: of which ranks, as collective nodes name groups
 };
 
 // The planner's own, by index into Layout::arenas().
@@ -79,7 +80,8 @@ class Layout {
     bool is_weight() const { return role == Role::kParameter || of_model; }
     const Shape& whole_shape() const { return part ? WholeShape(*part) : type.shape; }
   };
-  explicit Layout(uint64_t alignment, int io_slots = 1);
+  // gradients_group: whose collective reduces the buckets of gradients, and so gives their memory.
+  explicit Layout(uint64_t alignment, int io_slots = 1, int gradients_group = 0);
   // The place of `name`, made at first mention; a later mention with another size or arena is a logic error
   // (BuildError).
   const Entry& Place(const std::string& name, int arena, const TensorType& type, uint64_t bytes);
@@ -89,7 +91,7 @@ class Layout {
   uint64_t alignment() const { return alignment_; }
   uint64_t Align(uint64_t bytes) const { return (bytes + alignment_ - 1) / alignment_ * alignment_; }
   // Raises the size of an arena that others have a say in to at least `bytes`: of lifetime kStep the other plans, of a
-  // collective's memory, which is as large on all ranks, the other ranks.
+  // collective's memory, which is as large on all ranks of its group, those.
   void Reserve(int arena, uint64_t bytes);
   const std::vector<Arena>& arenas() const { return arenas_; }
   const Arena& arena(int index) const { return arenas_[static_cast<size_t>(index)]; }
@@ -116,11 +118,11 @@ struct HostPlacement {
 // The buffers themselves.
 class Memory {
  public:
-  // All zero, but for the constants that graphs know. With a communicator collective: `layout` becomes as large as it
-  // is on any rank where that must be so. It must outlive the memory. ResourceExhausted, with nothing allocated, where
-  // that is more than the device's memory_limit allows. host: whose kernels run on the host; needed where something
-  // lies there, and then FailedPrecondition says that the host has too little.
-  static StatusOr<std::unique_ptr<Memory>> Allocate(Layout& layout, Device& device, Communicator* communicator,
+  // All zero, but for the constants that graphs know. Collective over the groups that give memory: `layout` becomes as
+  // large as it is on any of their ranks where that must be so. It must outlive the memory. ResourceExhausted, with
+  // nothing allocated, where that is more than the device's memory_limit allows. host: whose kernels run on the host;
+  // needed where something lies there, and then FailedPrecondition says that the host has too little.
+  static StatusOr<std::unique_ptr<Memory>> Allocate(Layout& layout, Device& device, const GroupCommunicators& groups,
                                                     Device* host = nullptr, HostPlacement on_host = {});
   // On the host, as much as an arena of state takes, and of the host's state where that lies: for the copy that
   // checkpoints are written from. Errors as Allocate's of the host.

@@ -105,19 +105,6 @@ class Plan {
   std::unique_ptr<Impl> impl_;
 };
 
-// The communicators of a rank, by the group that a collective node names; null: the rank is alone in it. One
-// communicator stands for all ranks and, in a run that is only data parallel, for its data group.
-class GroupCommunicators {
- public:
-  GroupCommunicators(Communicator* all) : groups_{all, all} {}  // NOLINT: one communicator is the common case
-  explicit GroupCommunicators(std::vector<Communicator*> groups) : groups_(std::move(groups)) {}
-  size_t size() const { return groups_.size(); }
-  Communicator* operator[](size_t group) const { return group < groups_.size() ? groups_[group] : nullptr; }
-
- private:
-  std::vector<Communicator*> groups_;
-};
-
 // A plan bound to memory, ready to run. Instances of one plan with different io slots differ in where their inputs and
 // outputs lie, and in the persistent memory of their kernels; they run one after the other.
 class Instance {

@@ -71,12 +71,11 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   if (async()) {
     SY_ASSIGN_OR_RETURN(uploads_, world_.device->NewStream());
   }
-  auto allocated =
-      Memory::Allocate(*plans_.layout, *world_.device, world_.communicator.get(), world_.host_device(), on_host_);
+  SY_ASSIGN_OR_RETURN(groups_, world_.CommunicatorsOf(plans_.program.groups));
+  auto allocated = Memory::Allocate(*plans_.layout, *world_.device, groups_, world_.host_device(), on_host_);
   if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
   SY_RETURN_IF_ERROR(allocated.status());
   memory_ = std::move(*allocated);
-  SY_ASSIGN_OR_RETURN(groups_, world_.CommunicatorsOf(plans_.program.groups));
   slots_.resize(layout().arena(kIoArena).slots);
   for (int i = 0; i < slots(); ++i) {
     for (const auto& plan : plans_.plans) {

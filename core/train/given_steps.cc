@@ -1,5 +1,6 @@
 #include "core/train/given_steps.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/train/world.h"
@@ -14,17 +15,27 @@ GivenSteps::GivenSteps(Engine& engine, const TrainConfig& config, std::vector<Sa
       tensors_(std::move(tensors)),
       data_(tensors_.size()) {
   const World& world = engine.world();
+  int64_t row_bytes = 0;  // the most of an optional tensor
+  for (const SampleTensor& tensor : tensors_) {
+    if (tensor.optional) row_bytes = std::max(row_bytes, tensor.row.bytes());
+  }
+  zeros_.resize(static_cast<size_t>(samples() * row_bytes));
   for (int i = 0; i < batch_size_; ++i) own_samples_.push_back(i * world.data_size() + world.data_rank());
 }
 
 Status GivenSteps::Run(std::span<const std::span<const std::byte>> batch, const std::function<Status()>& after_run) {
-  if (batch.size() != tensors_.size())
-    return InvalidArgument("a step takes {} tensors, found {}", tensors_.size(), batch.size());
-  const int64_t samples = int64_t{batch_size_} * accumulation_;
+  const auto needed =
+      std::count_if(tensors_.begin(), tensors_.end(), [](const SampleTensor& t) { return !t.optional; });
+  if (batch.size() != tensors_.size() && batch.size() != static_cast<size_t>(needed))
+    return InvalidArgument("a step takes {} tensors, found {}", needed, batch.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const auto bytes = static_cast<uint64_t>(samples * tensors_[i].row.bytes());
+    if (i >= batch.size()) {
+      data_[i] = zeros_.data();
+      continue;
+    }
+    const auto bytes = static_cast<uint64_t>(samples() * tensors_[i].row.bytes());
     if (batch[i].size() != bytes)
-      return InvalidArgument("{}: expected {} bytes, {} samples of {}, found {}", tensors_[i].name, bytes, samples,
+      return InvalidArgument("{}: expected {} bytes, {} samples of {}, found {}", tensors_[i].name, bytes, samples(),
                              ToString(tensors_[i].row), batch[i].size());
     data_[i] = batch[i].data();
   }

@@ -27,11 +27,14 @@ class GivenSteps {
   void Record(Profile* profile) { profile_ = profile; }  // nullptr: no longer
 
  private:
+  int64_t samples() const { return int64_t{batch_size_} * accumulation_; }  // of an update
+
   Engine& engine_;
   int64_t& data_step_;
   int batch_size_, accumulation_;
   std::vector<SampleTensor> tensors_;
   std::vector<const void*> data_;     // where each tensor begins: kept so that a step allocates nothing
+  std::vector<std::byte> zeros_;      // of an optional tensor that is not given
   std::vector<int32_t> own_samples_;  // sample_ids of a micro-batch
   std::optional<int> begun_;          // the slot that the last update ended in
   Profile* profile_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/parallel.h"
 #include "core/graph/op.h"
 #include "core/parallel/hierarchical_all_reduce.h"
 #include "core/parallel/recompute.h"
@@ -26,6 +27,19 @@ Mesh WithNodes(const TrainConfig& config, Mesh mesh) {
 double BucketMb(const TrainConfig& config) {
   constexpr double kUsual = 25, kOfSharedUpdates = 12 * 1048576 * 4e-6;  // 12 * 2^20 numbers in f32
   return config.bucket_mb.value_or(config.zero > 0 ? kOfSharedUpdates : kUsual);
+}
+
+// Whose sums come first: those within nodes, where they are hierarchical.
+int GradientsGroup(const Program& program) { return program.groups.size() > kNodeGroup ? kNodeGroup : kDataGroup; }
+
+// Whether they run the same ops on the same types.
+bool AlikeInSize(const TrainingPlans& a, const TrainingPlans& b) {
+  const auto alike = [](const Node& x, const Node& y) { return x.op == y.op && x.outputs == y.outputs; };
+  for (size_t i = 0; i < a.program.plans.size(); ++i) {
+    const auto &x = a.program.plans[i].graph.nodes(), &y = b.program.plans[i].graph.nodes();
+    if (!std::equal(x.begin(), x.end(), y.begin(), y.end(), alike)) return false;
+  }
+  return a.PlannedBytes() == b.PlannedBytes() && a.PlannedHostBytes() == b.PlannedHostBytes();
 }
 
 bool OffloadsState(const Program& program) {
@@ -117,7 +131,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
     host_kernels = std::make_unique<KernelCache>(*host, kernel_options);
     alignment = std::max(alignment, host->info().alignment);
   }
-  layout = std::make_unique<Layout>(alignment, IoSlots(device));
+  layout = std::make_unique<Layout>(alignment, IoSlots(device), GradientsGroup(program));
   copies_state = device.async();
   state_in_file = config.offload_dir.has_value();
   statistics_of_each_rank = !config.broadcast_buffers;
@@ -159,31 +173,52 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   return OkStatus();
 }
 
-StatusOr<std::vector<TrainingPlans>> TrainingPlans::OfReplica(const TrainConfig& config, const TrainableModel& model,
-                                                              const Mesh& mesh, int rank, int64_t updates,
-                                                              Device& device, Device* reference, bool evaluation_only,
-                                                              Device* host) {
-  SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
-  std::vector<TrainingPlans> replica;
+StatusOr<Replica> TrainingPlans::OfReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
+                                           int rank, int64_t updates, World& here) {
+  Replica replica(static_cast<size_t>(mesh.model_ranks()));
   const int first = mesh.DataRankOf(rank) * mesh.model_ranks();
-  uint64_t most = 0;
-  for (int of = first; of < first + mesh.model_ranks(); ++of) {
-    SY_ASSIGN_OR_RETURN(Program run,
-                        ProgramOf(config, *task, mesh, of, updates, DeviceTraits::Of(device.info()), evaluation_only));
-    SY_RETURN_IF_ERROR(replica.emplace_back().Compile(config, std::move(run), device, reference, host));
-    most = std::max(most, replica.back().layout->bytes(kGradientsArena));
+  const auto plan = [&](const std::vector<int>& places) {
+    std::vector<Status> ended(places.size());
+    ParallelFor(here.host_threads, static_cast<int64_t>(places.size()), [&](int64_t i) {
+      auto plans = std::make_shared<TrainingPlans>();
+      const int place = places[static_cast<size_t>(i)];
+      ended[static_cast<size_t>(i)] = plans->CompileRun(config, model, mesh, first + place, updates, *here.device,
+                                                        here.reference.get(), false, here.host.get());
+      replica[static_cast<size_t>(place)] = std::move(plans);
+    });
+    const auto failed = std::find_if(ended.begin(), ended.end(), [](const Status& status) { return !status.ok(); });
+    return failed == ended.end() ? OkStatus() : *failed;
+  };
+  // Shares of heads, hidden units and samples never grow from one rank of a stage to the next: those of the first and
+  // the last being equal, so are all between them.
+  std::vector<int> ends, between;
+  for (int place = 0; place < mesh.model_ranks(); ++place) {
+    const int within = place % mesh.tensor;
+    if (within == 0 || within == mesh.tensor - 1) ends.push_back(place);
   }
-  for (TrainingPlans& plans : replica) plans.layout->Reserve(kGradientsArena, most);
+  SY_RETURN_IF_ERROR(plan(ends));
+  for (int place = 0; place < mesh.model_ranks(); ++place) {
+    const int begin = place - place % mesh.tensor;
+    auto& plans = replica[static_cast<size_t>(place)];
+    if (plans != nullptr) continue;
+    const auto& head = replica[static_cast<size_t>(begin)];
+    if (AlikeInSize(*head, *replica[static_cast<size_t>(begin + mesh.tensor - 1)])) {
+      plans = head;
+    } else {
+      between.push_back(place);
+    }
+  }
+  SY_RETURN_IF_ERROR(plan(between));
   return replica;
 }
 
 Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
                                  int64_t updates, Device& device, Device* reference, bool evaluation_only,
                                  Device* host) {
-  SY_ASSIGN_OR_RETURN(auto replica,
-                      OfReplica(config, model, mesh, rank, updates, device, reference, evaluation_only, host));
-  *this = std::move(replica[static_cast<size_t>(rank % mesh.model_ranks())]);
-  return OkStatus();
+  SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
+  SY_ASSIGN_OR_RETURN(Program run,
+                      ProgramOf(config, *task, mesh, rank, updates, DeviceTraits::Of(device.info()), evaluation_only));
+  return Compile(config, std::move(run), device, reference, host);
 }
 
 std::optional<size_t> TrainingPlans::IndexOf(const std::string& plan) const {

@@ -11,6 +11,7 @@
 #include "core/plan/kernels.h"
 #include "core/plan/plan.h"
 #include "core/train/trainer.h"
+#include "core/train/world.h"
 
 namespace switchyard {
 
@@ -31,6 +32,10 @@ bool NodesDivideData(const TrainConfig& config, const Mesh& mesh);
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const Mesh& mesh, int rank, int64_t updates,
                             const DeviceTraits& device, bool evaluation_only = false);
 
+// The plans of the ranks that share a model, in their order.
+struct TrainingPlans;
+using Replica = std::vector<std::shared_ptr<const TrainingPlans>>;
+
 // A program's plans over one state, on one device.
 struct TrainingPlans {
   std::unique_ptr<KernelCache> kernels, reference_kernels, host_kernels;
@@ -45,12 +50,11 @@ struct TrainingPlans {
   // Nothing is allocated, and the other ranks need not be there. reference: null where there is none. host: whose
   // kernels run on the host; null: the reference's.
   Status Compile(const TrainConfig& config, Program program, Device& device, Device* reference, Device* host = nullptr);
-  // What the ranks that share a model with `rank` allocate and run, in their order, without their data. updates: of the
-  // whole run (Timetable::updates). Memory of a collective is as large on all of them.
-  static StatusOr<std::vector<TrainingPlans>> OfReplica(const TrainConfig& config, const TrainableModel& model,
-                                                        const Mesh& mesh, int rank, int64_t updates, Device& device,
-                                                        Device* reference, bool evaluation_only = false,
-                                                        Device* host = nullptr);
+  // What the ranks that share a model with `rank` allocate and run, in their order, without their data, on devices as
+  // that of `here`. updates: of the whole run (Timetable::updates). Ranks that divide a stage evenly have the plans of
+  // the first of them, whose sizes are theirs.
+  static StatusOr<Replica> OfReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
+                                     int64_t updates, World& here);
   // Those of `rank` alone.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
                     Device& device, Device* reference, bool evaluation_only = false, Device* host = nullptr);

@@ -65,8 +65,9 @@ class Trainer {
   // classifier stays. averaged: those that a run with --ema_decay averaged.
   Status LoadWeights(const std::string& path, bool reset_head = false, bool averaged = false);
 
-  // One update on batches given by the caller: each of the task's tensors, (A, B, …), as bytes. For tests and programs
-  // with loops of their own. Where grad_norm is not finite, nothing was updated.
+  // One update on batches given by the caller: each of the task's tensors, (A, B, …), as bytes; those that are optional
+  // may be left out together. For tests and programs with loops of their own. Where grad_norm is not finite, nothing
+  // was updated.
   struct StepResult {
     double loss = 0, lr = 0, grad_norm = 0;  // of this rank; loss is the mean over its micro-batches
     double loss_scale = 1;                   // that of its gradients

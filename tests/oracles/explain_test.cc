@@ -48,6 +48,7 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
   c->zero = OneOf(random, 0, 0, 1, 2, 3);
   c->offload = OneOf(random, "none", "none", "optimizer", "all");
   c->offload_optim_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
+  c->offload_param_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
   c->shard_param_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
   c->hierarchical_allreduce = random.Below(4) == 0;
   const int models_per_node = OneOf(random, 1, 2, 3);
@@ -56,12 +57,18 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
   c->grad_predivide = OneOf(random, 1.0f, 1.0f, 2.0f);
   c->delay_allreduce = random.Below(4) == 0;
   c->sync_batchnorm = random.Below(2) == 0;
+  c->broadcast_buffers = random.Below(4) != 0;
   c->powersgd_compression = random.Below(5) == 0;
   c->start_compress_iter = 2;
   c->matrix_approximation_rank = OneOf(random, 1, 2);
   if (ranks % 2 != 0 || random.Below(5) != 0) return;
   c->pp = 2;  // with what pipelines can be combined with, for little would be left of a free draw
   c->accumulation = OneOf(random, 2, 3, 4);
+  if (c->own.contains("depth") && random.Below(3) == 0) {
+    c->pp_interleave = 2;
+    c->own["depth"] = 4;
+    c->accumulation = OneOf(random, 2, 4);
+  }
   if (ranks % (c->tp * c->pp) != 0) c->tp = 1, c->sp = false;
   if (c->hierarchical_allreduce) c->ranks_per_node = models_per_node * c->tp * c->pp;
   c->sync_batchnorm = false;
@@ -89,6 +96,7 @@ TrainConfig RandomConfig(RandomStream& random, int ranks) {
   c.label_smoothing = OneOf(random, 0.0f, 0.1f);
   c.precision = OneOf(random, "fp32", "bf16", "fp16");
   if (c.precision != "fp32") c.amp = OneOf(random, "O1", "O2", "O3");
+  if (c.amp == "O1" && random.Below(2) == 0) c.residual_precision = OneOf(random, "f32", "half");
   c.bucket_mb = OneOf(random, 0.001, 0.01, 25.0);
   c.compile = random.Below(4) != 0;
   c.recompute = OneOf(random, "none", "blocks", "every:2");
@@ -205,6 +213,9 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     ++equal;
     ++trained[config.model], ++trained[fmt::format("zero {}", config.zero)], ++trained[config.precision];
     trained["tp"] += config.tp > 1, trained["sp"] += config.sp, trained["pp"] += config.pp > 1;
+    trained["interleaved"] += config.pp_interleave > 1;
+    trained["statistics of each rank"] += !config.broadcast_buffers;
+    trained["residual type"] += config.residual_precision.has_value();
     trained["pp and tp"] += config.pp > 1 && config.tp > 1;
     trained["pp in halves"] += config.pp > 1 && config.precision != "fp32";
     trained["hierarchical"] += config.hierarchical_allreduce && *config.ranks_per_node > config.tp * config.pp &&
@@ -243,8 +254,10 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
                                     "zero 1",
                                     "zero 2",
                                     "zero 3",
-                                    "compressed"};
-  if (world.size() % 2 == 0) kinds.insert(kinds.end(), {"tp", "sp", "pp", "pp in halves"});
+                                    "compressed",
+                                    "residual type",
+                                    "statistics of each rank"};
+  if (world.size() % 2 == 0) kinds.insert(kinds.end(), {"tp", "sp", "pp", "pp in halves", "interleaved"});
   if (world.size() % 4 == 0) kinds.insert(kinds.end(), {"pp and tp", "hierarchical"});
   if (world.device->info().address_kind != SY_ADDRESS_HOST) kinds.push_back("offload");
   for (const std::string& kind : kinds) EXPECT_GE(trained[kind], 1) << kind << " never came up";
@@ -334,20 +347,71 @@ TEST(Explain, PlansAHundredLayersForSixtyFourRanksInThreeSecondsOfOneCore) {
 #endif
   World& world = SharedWorld();
   if (world.size() > 1) GTEST_SKIP() << kPlannedAlone;
-  Settings settings(RunTable());
-  ASSERT_TRUE(settings.Give("model", "vit_base", Origin::kFlag, "this test").ok());
-  ASSERT_TRUE(settings.Give("depth", 100, Origin::kFlag, "this test").ok());
-  ASSERT_TRUE(settings.Give("batch_size", 8, Origin::kFlag, "this test").ok());
-  const auto setup = SetUpModel(settings, nullptr, 64);
-  ASSERT_TRUE(setup.ok()) << Message(setup.status());
-  const std::clock_t start = std::clock();
-  TrainingPlans plans;
-  const Status compiled =
-      plans.CompileRun(setup->config, setup->model, Mesh{.data = 64}, 0, 1, *world.device, world.reference.get());
-  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  ASSERT_TRUE(compiled.ok()) << Message(compiled);
-  EXPECT_LE(seconds, 3.0);
-  if (world.rank() == 0) fmt::print("planned in {:.2f} s of processor time\n", seconds);
+  const struct {
+    Mesh mesh;
+    int accumulation;
+  } runs[] = {{{.data = 64}, 1},
+              {{.data = 8, .tensor = 8}, 1},
+              {{.data = 8, .pipeline = 8}, 64},
+              {{.pipeline = 8, .tensor = 8}, 8}};
+  for (const auto& [mesh, accumulation] : runs) {
+    Settings settings(RunTable());
+    const auto give = [&](const char* name, const nlohmann::json& value) {
+      ASSERT_TRUE(settings.Give(name, value, Origin::kFlag, "this test").ok());
+    };
+    give("model", "vit_base");
+    give("depth", 100);
+    give("batch_size", 8);
+    give("tp", mesh.tensor);
+    give("pp", mesh.pipeline);
+    give("accumulation", accumulation);
+    const auto setup = SetUpModel(settings, nullptr, 64);
+    ASSERT_TRUE(setup.ok()) << Message(setup.status());
+    const std::clock_t start = std::clock();
+    TrainingPlans plans;
+    const Status compiled =
+        plans.CompileRun(setup->config, setup->model, mesh, 0, 1, *world.device, world.reference.get());
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    ASSERT_TRUE(compiled.ok()) << Message(compiled);
+    EXPECT_LE(seconds, 3.0);
+    fmt::print("--tp={} --pp={} --accumulation={}: planned in {:.2f} s of processor time\n", mesh.tensor, mesh.pipeline,
+               accumulation, seconds);
+  }
+}
+
+// What stands for a rank in the plans of a replica has its sizes, whether a stage is divided evenly or not.
+TEST(Explain, TellsOfARankBetweenOthersWhatItsOwnPlanTakes) {
+  World& world = SharedWorld();
+  if (world.size() > 1) GTEST_SKIP() << kPlannedAlone;
+  const Mesh mesh = {.pipeline = 2, .tensor = 4};
+  for (const int heads : {8, 6}) {  // six over four ranks: two, two, one, one
+    Settings settings(RunTable());
+    const auto give = [&](const char* name, const nlohmann::json& value) {
+      ASSERT_TRUE(settings.Give(name, value, Origin::kFlag, "this test").ok());
+    };
+    give("model", "vit_micro");
+    give("heads", heads);
+    give("width", 96);
+    give("tp", mesh.tensor);
+    give("pp", mesh.pipeline);
+    give("accumulation", 4);
+    const auto setup = SetUpModel(settings, nullptr, mesh.size());
+    ASSERT_TRUE(setup.ok()) << Message(setup.status());
+    const auto replica = TrainingPlans::OfReplica(setup->config, setup->model, mesh, 0, 1, world);
+    ASSERT_TRUE(replica.ok()) << Message(replica.status());
+    EXPECT_EQ((*replica)[1] == (*replica)[0], heads == 8) << "planned once where all are alike";
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      TrainingPlans own;
+      const Status compiled =
+          own.CompileRun(setup->config, setup->model, mesh, rank, 1, *world.device, world.reference.get());
+      ASSERT_TRUE(compiled.ok()) << Message(compiled);
+      const TrainingPlans& told = *(*replica)[static_cast<size_t>(rank)];
+      EXPECT_EQ(told.PlannedBytes(), own.PlannedBytes()) << heads << " heads, rank " << rank;
+      EXPECT_EQ(told.UpdateFlops(), own.UpdateFlops());
+      EXPECT_EQ(told.Report().wire_bytes, own.Report().wire_bytes);
+      EXPECT_EQ(told.Report().launches, own.Report().launches);
+    }
+  }
 }
 
 }  // namespace

@@ -141,8 +141,7 @@ TEST_F(Stages, ThatAreInterleavedTrainAsOneRankAndWaitLess) {
   config.own["width"] = 64;
   const auto run = MakeRun(config, world_);
   ASSERT_TRUE(run.ok()) << Message(run.status());
-  const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, 1, *world_.device,
-                                                world_.reference.get());
+  const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, 1, world_);
   ASSERT_TRUE(replica.ok()) << Message(replica.status());
   const PipelineReport told = ReportOf(*replica, world_.mesh, MicroBatches());
   for (int s = 0; s < world_.size(); ++s) {
@@ -312,13 +311,13 @@ TEST_F(Stages, AreExplainedAsTheyAre) {
   config.pp = world_.size();
   const auto run = MakeRun(config, world_);
   ASSERT_TRUE(run.ok()) << Message(run.status());
-  const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, *config.steps,
-                                                *world_.device, world_.reference.get());
+  const auto replica =
+      TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, *config.steps, world_);
   ASSERT_TRUE(replica.ok()) << Message(replica.status());
   const PipelineReport told = ReportOf(*replica, world_.mesh, MicroBatches());
   ASSERT_EQ(told.stages.size(), static_cast<size_t>(world_.size()));
   EXPECT_EQ(told.stages[static_cast<size_t>(world_.rank())].bytes, run->trainer->allocated_bytes());
-  EXPECT_EQ((*replica)[static_cast<size_t>(world_.rank())].Report().flops, run->trainer->report().flops);
+  EXPECT_EQ((*replica)[static_cast<size_t>(world_.rank())]->Report().flops, run->trainer->report().flops);
   int64_t parameters = 0, all = 0;
   int next = 0;
   for (const StageReport& stage : told.stages) {
@@ -345,10 +344,9 @@ TEST_F(Stages, HoldNoMoreForMoreMicroBatches) {
     config.accumulation = micro_batches;
     const auto run = MakeRun(config, world_);
     ASSERT_TRUE(run.ok()) << Message(run.status());
-    const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, 1,
-                                                  *world_.device, world_.reference.get());
+    const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, 1, world_);
     ASSERT_TRUE(replica.ok()) << Message(replica.status());
-    const Layout& layout = *(*replica)[static_cast<size_t>(world_.rank())].layout;
+    const Layout& layout = *(*replica)[static_cast<size_t>(world_.rank())]->layout;
     activations.push_back(static_cast<int64_t>(layout.bytes(kActivationsArena)));
     gradients = static_cast<int64_t>(layout.bytes(kGradientsArena));
   }

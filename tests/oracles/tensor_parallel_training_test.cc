@@ -70,6 +70,24 @@ TEST_F(OnMeshes, DividedModelsTrainAsOneRank) {
   ExpectAsOneRank(config, 1e-5);
 }
 
+// Those that hold the same parts. Ranks that only share a model have no sums to take, and gradients are their device's.
+TEST_F(OnMeshes, GradientsLieInMemoryOfTheRanksThatSumThem) {
+  const bool owns = world_.size() > 1 && world_.communicator->AllocateShared(64).ok();
+  for (int tensor = 1; tensor <= world_.size(); ++tensor) {
+    if (world_.size() % tensor != 0) continue;
+    world_.mesh = {.data = world_.size() / tensor, .tensor = tensor};
+    TrainConfig config = SmallConfig();
+    config.tp = tensor;
+    const uint64_t before = world_.device->allocated_bytes();
+    const auto run = MakeRun(config, world_);
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    const uint64_t gradients = run->trainer->report().memory[kGradientsArena].bytes;
+    EXPECT_GT(gradients, 0u);
+    const uint64_t of_device = world_.device->allocated_bytes() - before;
+    EXPECT_EQ(of_device + (owns && world_.data_size() > 1 ? gradients : 0), run->trainer->planned_bytes()) << tensor;
+  }
+}
+
 TEST_F(OnMeshes, DividedPerceptronsTrainAsOneRank) {
   TrainConfig config = SmallConfig();
   config.model = "mlp";

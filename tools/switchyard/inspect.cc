@@ -140,9 +140,8 @@ Status ExplainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(const RecomputeChoice choice, LeastRecompute(c, setup.model, *here, mesh, planned, available));
     c.recompute = choice.setting;
   }
-  SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, planned, *here->device,
-                                                                   here->reference.get(), false, here->host.get()));
-  const TrainingPlans& plans = replica[0];
+  SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, planned, *here));
+  const TrainingPlans& plans = *replica[0];
   const PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {

@@ -57,13 +57,13 @@ double StageReport::Flops() const {
                          [](double sum, const Chunk& chunk) { return sum + chunk.forward + chunk.backward; });
 }
 
-PipelineReport ReportOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches) {
+PipelineReport ReportOf(const Replica& replica, const Mesh& mesh, int micro_batches) {
   PipelineReport report;
   report.micro_batches = micro_batches;
   for (int stage = 0; stage < mesh.pipeline; ++stage) {
     report.stages.emplace_back();
     for (int rank = stage * mesh.tensor; rank < (stage + 1) * mesh.tensor; ++rank)
-      report.stages.back() = Larger(report.stages.back(), RankOf(replica[static_cast<size_t>(rank)], stage));
+      report.stages.back() = Larger(report.stages.back(), RankOf(*replica[static_cast<size_t>(rank)], stage));
   }
   std::vector<double> forward, backward;  // of a micro-batch, by part of the model
   for (size_t c = 0; c < report.stages[0].chunks.size(); ++c) {

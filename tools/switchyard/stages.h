@@ -29,7 +29,7 @@ struct PipelineReport {
 };
 
 // replica: the plans of a replica's ranks (TrainingPlans::OfReplica), of which each stage has `mesh.tensor`.
-PipelineReport ReportOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches);
+PipelineReport ReportOf(const Replica& replica, const Mesh& mesh, int micro_batches);
 std::string TextOf(const PipelineReport& report);
 nlohmann::ordered_json JsonOf(const PipelineReport& report);
 

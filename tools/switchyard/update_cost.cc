@@ -58,11 +58,11 @@ Status ParseRates(const std::string& text, StatedRates* rates) {
   return OkStatus();
 }
 
-UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches,
-                  const StatedRates& rates) {
+UpdateCost CostOf(const Replica& replica, const Mesh& mesh, int micro_batches, const StatedRates& rates) {
   UpdateCost cost;
   double computing = 0;
-  for (const TrainingPlans& plans : replica) {
+  for (const auto& of_rank : replica) {
+    const TrainingPlans& plans = *of_rank;
     double wire = 0, between = 0, host = 0;
     for (const Action& action : plans.program.schedule) {
       if (!action.RunsIn(kForEver)) continue;

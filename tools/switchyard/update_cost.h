@@ -39,8 +39,7 @@ struct UpdateCost {
 };
 
 // replica: TrainingPlans::OfReplica; micro_batches: of an update.
-UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches,
-                  const StatedRates& rates);
+UpdateCost CostOf(const Replica& replica, const Mesh& mesh, int micro_batches, const StatedRates& rates);
 
 // At which rate the estimate counts what goes to the host and is computed there; "" where nothing is.
 std::string HostRateText(const UpdateCost& cost, const StatedRates& rates);

@@ -224,6 +224,7 @@ std::vector<OpDefinition> PointwiseOps() {
                  return static_cast<double>(n.outputs[0].elements()) *
                         n.attributes.as<sy_pointwise_attributes>().instruction_count;
                },
+           .traits = {.pointwise = true},
            .precision = PointwisePrecision,
            .factors = {"..., ... -> ...", PointwiseFactors}}};
 }

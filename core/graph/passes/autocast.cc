@@ -16,7 +16,7 @@ bool IsHalfOp(const Node& node) { return PrecisionOf(node) == Precision::kHalf; 
 bool IsOnResidualStream(const Node& node) {
   const Precision precision = PrecisionOf(node);
   if (precision == Precision::kReaders) return true;
-  return node.op == "pointwise" && (precision == Precision::kWidest || precision == Precision::kSelects);
+  return TraitsOf(node.op).pointwise && (precision == Precision::kWidest || precision == Precision::kSelects);
 }
 
 // By node: do half ops alone read result 0, directly or through views and what selects? `or_stream`: or what a
