@@ -61,11 +61,10 @@ struct GradientPlace {
 };
 
 struct Buckets {
-  std::vector<ParameterGradient>
-      gradients;            // in the order of `gradients` given; each a view of a bucket, summed over the ranks
-  std::vector<Value> flat;  // the reduced buckets
-  std::vector<SharedBucket>
-      shared;  // where ranks share the update; with Share::kSums instead of `gradients` and `flat`
+  // In the order of `gradients` given; each a view of a bucket, summed over the ranks.
+  std::vector<ParameterGradient> gradients;
+  std::vector<Value> flat;            // the reduced buckets
+  std::vector<SharedBucket> shared;   // where ranks share the update; with kSums instead of `gradients` and `flat`
   std::vector<GradientPlace> places;  // in the order in which the backward pass finishes them
   std::vector<StateMove> moves;       // with BucketUse::compresses
 };

@@ -167,9 +167,7 @@ void CutTraining(NamedGraph& plan, const StageCut& stages, int number, int micro
     for (size_t i = 0; step.backward && i < own.size(); ++i) {
       if (own[i].gradient.node < 0 || cut.PartOf(own[i].parameter.node) != stage.PartOf(step)) continue;
       const Value gradient = ops::Cast(stage.At(own[i].gradient, step.micro_batch), DType::kF32);
-      // Sums in a chain could become one kernel, which needs the gradients of all micro-batches at once.
-      const bool last = step.micro_batch + 1 == micro_batches;
-      sums[i] = !sums[i] ? gradient : last ? ops::Add(sums[i], gradient) : ops::Accumulate(sums[i], gradient);
+      sums[i] = sums[i] ? ops::Accumulate(sums[i], gradient) : gradient;
     }
     for (const Node& node : plan.graph.nodes()) {
       if (step.backward || !IsOutput(node) || cut.PartOf(node.inputs[0].node) != stage.PartOf(step)) continue;

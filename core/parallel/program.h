@@ -28,8 +28,8 @@ namespace switchyard {
 // What is trained and evaluated: the model and its task as functions that build on a graph.
 struct Workload {
   std::string name;  // for messages
-  std::function<Value(nn::Context&)>
-      loss;  // makes the batch's inputs; the micro-batch's mean loss on this rank, f32 (1)
+  // Makes the batch's inputs; the micro-batch's mean loss on this rank, f32 (1).
+  std::function<Value(nn::Context&)> loss;
   std::function<void(nn::Context&)> evaluate;  // makes the batch's inputs and the outputs that evaluation reads
 };
 

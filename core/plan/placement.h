@@ -33,8 +33,7 @@ struct Placement {
   std::vector<Spot> residuals;                   // by forward node
   std::vector<bool> elided;                      // needs no launch
   std::vector<std::vector<PlannedCopy>> copies;  // by node: done at the node's position
-  std::vector<PlannedCopy>
-      final_copies;  // after everything: assignments and outputs that could not be written in place
+  std::vector<PlannedCopy> final_copies;         // after everything: of what could not be written in place
 };
 
 // `order`: ids of all nodes, collectives where they will run. `planned`: by node.

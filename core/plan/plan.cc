@@ -39,7 +39,14 @@ StatusOr<Kernel*> HostKernel(const Graph& graph, const Node& node, KernelCache* 
 Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* reference, KernelCache* host,
                      std::vector<PlannedNode>& planned, PlanReport& report) {
   Graph& graph = lowered.graph;
-  auto accumulate = ResultsToAccumulate(graph, cache.device().info().alignment);
+  SY_ASSIGN_OR_RETURN(
+      auto accumulate,
+      ResultsToAccumulate(
+          graph, cache.device().info().alignment, [&](int id, const std::vector<uint8_t>& flags) -> StatusOr<bool> {
+            if (graph.node(id).host || lowered.regions.contains(id)) return false;
+            SY_ASSIGN_OR_RETURN(const Kernel* kernel, cache.Find(graph, graph.node(id), false, nullptr, flags));
+            return kernel != nullptr;
+          }));
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
     if (IsAccumulate(node)) {
@@ -48,6 +55,7 @@ Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* refe
       planned[id].absorbed = !flags.empty() && flags[static_cast<size_t>(added.output)] != 0;
       if (planned[id].absorbed) continue;
       BecomeSum(graph, id);
+      planned[id].sums = true;
     }
     if (IsStructural(node.op) || IsCollective(node.op)) continue;
     PlannedNode& plan = planned[id];

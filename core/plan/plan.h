@@ -26,16 +26,14 @@ namespace switchyard {
 struct PlanOptions {
   bool fuse = true;     // --compile=0 sets it to false: no fusion, no regions
   bool capture = true;  // replay runs of launches with one call where the device can
-  bool overlap =
-      true;  // collectives may start as soon as their input is complete; else right before their first reader
+  bool overlap = true;  // collectives start as soon as their input is complete; else right before their first reader
   uint64_t prefetch_bytes = uint64_t{128} << 20;  // with overlap: of gathered shards that nobody has read yet
   bool debug_sync = false;                        // wait after every step and name the node that failed
   bool debug_nan = false;                         // and look for inf and nan in every floating output
   double max_fallback = std::numeric_limits<double>::infinity();  // nodes that may run on the reference plugin
   bool count_second_choice = false;  // max_fallback counts kernels too that are the backend's second choice
   std::vector<int> group_sizes;      // ranks of the groups that collectives name, for traffic in the report; none: 1
-  std::vector<bool>
-      group_spans;  // of them, those that are known to have ranks on several nodes; none: nothing is known
+  std::vector<bool> group_spans;     // of them, those known to have ranks on several nodes; none: nothing is known
 };
 
 struct ArenaBytes {

@@ -15,6 +15,7 @@ struct PlannedNode {
   bool paired = false;              // forward of a pair with residual bytes
   std::vector<uint8_t> accumulate;  // a flag for each result that the kernel adds to its place; empty: none
   bool absorbed = false;            // an accumulate node: the kernel of what it adds does it
+  bool sums = false;                // an accumulate node: its own kernel does it
 };
 
 // Does node `id` write its results to places of their own, by a kernel or as a transfer?

@@ -86,7 +86,8 @@ class Finder {
     return std::all_of(users_[value.node].begin(), users_[value.node].end(), [&](int user) {
       const Node& node = graph_.node(user);
       if (user == reader || std::find(node.inputs.begin(), node.inputs.end(), value) == node.inputs.end()) return true;
-      return (TraitsOf(node.op).view || planned_[user].absorbed) && ReadOnlyBy(reader, {user, 0});
+      const bool goes_on = TraitsOf(node.op).view || planned_[user].absorbed || planned_[user].sums;
+      return goes_on && ReadOnlyBy(reader, {user, 0});
     });
   }
 
@@ -123,6 +124,32 @@ class Finder {
     }
   }
 
+  // Does node `id` add to what its first input is where that lies, which nobody else reads?
+  bool AddsInPlace(int id) const {
+    const PlannedNode& plan = planned_[id];
+    if (!plan.sums || plan.fallback || plan.kernel == nullptr) return false;
+    const auto& inplace = plan.kernel->info().inplace;
+    return !inplace.empty() && inplace[0] == 0 && ReadOnlyBy(id, Origin(graph_, planned_, graph_.node(id).inputs[0]));
+  }
+  // The values that lie at a part of a bucket one after the other: what is put there, and the sums that it was before,
+  // the last first.
+  std::vector<Ref> ValuesAt(Ref part) const {
+    std::vector<Ref> values;
+    for (Ref ref = part;;) {
+      const Node& node = graph_.node(ref.node);
+      if (planned_[ref.node].absorbed) {
+        values.push_back(Origin(graph_, planned_, node.inputs[1]));
+        ref = node.inputs[0];
+      } else if (TraitsOf(node.op).view) {
+        ref = node.inputs[0];
+      } else {
+        values.push_back(ref);
+        if (!AddsInPlace(ref.node)) return values;
+        ref = node.inputs[0];
+      }
+    }
+  }
+
   // Which values are written straight into a concat's storage?
   void FindParts() {
     for (const int id : order_) {
@@ -134,22 +161,21 @@ class Finder {
       std::vector<std::pair<Ref, uint64_t>> parts;
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
-        const Ref root = Origin(graph_, planned_, input);
-        const bool fresh = MakesValue(graph_, planned_, root.node) && !result_.part_of[root] &&
-                           !IsConcat(graph_.node(root.node)) && offset % alignment_ == 0;
-        uint64_t unused = 0;
-        const bool view = ContiguousSlice(graph_, graph_.node(root.node), alignment_, &unused);
-        if (fresh && !view && MayLieIn(id, root, offset) &&
-            std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == root; }))
-          parts.push_back({root, offset});
+        bool lies = offset % alignment_ == 0;
+        for (const Ref& value : ValuesAt(input)) {
+          uint64_t unused = 0;
+          lies = lies && MakesValue(graph_, planned_, value.node) && !result_.part_of[value] &&
+                 !IsConcat(graph_.node(value.node)) &&
+                 !ContiguousSlice(graph_, graph_.node(value.node), alignment_, &unused) &&
+                 MayLieIn(id, value, offset) &&
+                 std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == value; });
+          if (lies) {
+            parts.push_back({value, offset});
+          } else if (!planned_[value.node].accumulate.empty()) {
+            throw BuildError("a kernel adds to a bucket in which its result does not lie: " + node.name);
+          }
+        }
         offset += static_cast<uint64_t>(graph_.type(input).bytes());
-      }
-      const auto is_part = [&](Ref root) {
-        return std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return part.first == root; });
-      };
-      for (const Ref& input : node.inputs) {
-        if (const Ref root = Origin(graph_, planned_, input); !planned_[root.node].accumulate.empty() && !is_part(root))
-          throw BuildError("a kernel adds to a bucket in which its result does not lie: " + node.name);
       }
       if (parts.empty() && node.bucket.empty()) continue;
       result_.in_place_concat[id] = true;

@@ -5,6 +5,7 @@
 #include "core/graph/ops/matmul.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
+#include "core/graph/ops/structure.h"
 #include "tests/plan/small_program.h"
 #include "tests/plan/world.h"
 
@@ -99,6 +100,72 @@ TEST_P(AccumulationOnDevice, AddsWhatEveryMicroBatchGives) {
     for (size_t i = 0; i < together[p].size(); ++i)
       EXPECT_EQ(together[p][i], first[p][i] + second[p][i] + third[p][i]) << p << " " << i;  // integers: exact
   }
+}
+
+// As the stages of a pipeline have them: the sums of an update's micro-batches lie in the bucket from the first one on,
+// whether kernels add to them (of w) or sums are taken in place (of v, whose gradients are read besides).
+TEST_P(AccumulationOnDevice, HoldsOneGradientForTheMicroBatchesOfOneRun) {
+  constexpr int kMicroBatches = 3;
+  constexpr int64_t kRows = 64, kColumns = 128;
+  const uint64_t gradient = kRows * kColumns * sizeof(float);
+  // pasted: a third parameter's gradients are put together of parts of the others', and lie where no kernel adds to
+  // them.
+  const auto build = [&](bool in_bucket, bool pasted) {
+    Graph g;
+    const Value w = g.Input("w", {DType::kF32, {kRows, kColumns}}, {Role::kParameter, {}, true}),
+                v = g.Input("v", w.type(), {Role::kParameter, {}, true}),
+                u = g.Input("u", w.type(), {Role::kParameter, {}, true});
+    std::vector<Value> sums(3);
+    for (int m = 0; m < kMicroBatches; ++m) {
+      const Value x = g.Input("x" + std::to_string(m), {DType::kF32, {2, kColumns}}, {});
+      const Value y = ops::Linear(x, w, {}), z = ops::Linear(x, v, {});
+      std::vector<Value> gradients = Gradients(ops::Sum(ops::Add(ops::Mul(y, y), ops::Mul(z, z))), {w, v});
+      if (m > 0) g.Output("largest" + std::to_string(m), ops::Reduce(gradients[1], SY_REDUCE_MAX, 3));
+      if (pasted && m == 0) {
+        gradients.push_back(ops::Concat({ops::Slice(gradients[0], 0, 32, 32), ops::Slice(gradients[1], 0, 0, 32)}, 0));
+      } else if (pasted) {
+        gradients.push_back(ops::Scale(gradients[0], 2));
+      }
+      for (size_t i = 0; i < gradients.size(); ++i)
+        sums[i] = sums[i] ? ops::Accumulate(sums[i], gradients[i]) : gradients[i];
+    }
+    std::vector<ParameterGradient> pairs = {{w, sums[0]}, {v, sums[1]}};
+    if (pasted) pairs.push_back({u, sums[2]});
+    const Buckets buckets = in_bucket ? AddDataParallel(g, pairs, {}, {}) : Buckets{pairs};
+    for (const ParameterGradient& pair : buckets.gradients)
+      g.Output("d" + g.node(pair.parameter.ref().node).name, pair.gradient);
+    return g;
+  };
+  const auto run = [&](bool in_bucket, bool pasted, uint64_t* activations) {
+    std::vector<std::vector<float>> found;
+    const auto c = Compiled::Make(build(in_bucket, pasted), *test_, {.fuse = false});
+    EXPECT_TRUE(c.ok()) << Message(c.status());
+    if (!c.ok()) return found;
+    const auto set = [&](const std::string& name, int64_t count, int step) {
+      std::vector<float> values(static_cast<size_t>(count));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(static_cast<int>(i) * step % 17 - 8);  // sums are exact
+      (*c)->Set(name, values);
+    };
+    set("w", kRows * kColumns, 3);
+    set("v", kRows * kColumns, 5);
+    for (int m = 0; m < kMicroBatches; ++m) set("x" + std::to_string(m), 2 * kColumns, m + 1);
+    for (int repeated = 0; repeated < 2; ++repeated) EXPECT_TRUE((*c)->instance->Run((*c)->stream).ok());
+    for (const char* name : {"output/dw", "output/dv"}) found.push_back((*c)->Get(name));
+    if (pasted) found.push_back((*c)->Get("output/du"));
+    *activations = (*c)->layout->bytes(kActivationsArena);
+    EXPECT_EQ((*c)->layout->bytes(kGradientsArena), in_bucket ? found.size() * gradient : 0);
+    return found;
+  };
+  uint64_t here = 0, beside = 0;
+  for (const bool pasted : {true, false}) {
+    const auto found = run(true, pasted, &here), expected = run(false, pasted, &beside);
+    ASSERT_EQ(found.size(), pasted ? 3u : 2u);
+    EXPECT_TRUE(found == expected) << pasted;
+    EXPECT_NE(found[0], found[1]);
+  }
+  if (GetParam() == std::string("null")) return;  // of its kernels only products add, and none works in place
+  EXPECT_LT(here, 2 * gradient) << "of dv a micro-batch's own, and no sum";
 }
 
 // The gradients of a concatenation's parts are places in one tensor, those of slices may be put together in place: no
