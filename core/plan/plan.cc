@@ -39,14 +39,18 @@ StatusOr<Kernel*> HostKernel(const Graph& graph, const Node& node, KernelCache* 
 Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* reference, KernelCache* host,
                      std::vector<PlannedNode>& planned, PlanReport& report) {
   Graph& graph = lowered.graph;
-  SY_ASSIGN_OR_RETURN(
-      auto accumulate,
-      ResultsToAccumulate(
-          graph, cache.device().info().alignment, [&](int id, const std::vector<uint8_t>& flags) -> StatusOr<bool> {
-            if (graph.node(id).host || lowered.regions.contains(id)) return false;
-            SY_ASSIGN_OR_RETURN(const Kernel* kernel, cache.Find(graph, graph.node(id), false, nullptr, flags));
-            return kernel != nullptr;
-          }));
+  // Of a pair, which leaves something to its backward, the kernel is another one.
+  const auto adds = [&](int id, const std::vector<uint8_t>& flags) -> StatusOr<bool> {
+    const Node& node = graph.node(id);
+    if (node.host || lowered.regions.contains(id)) return false;
+    if (node.forward >= 0) {
+      SY_ASSIGN_OR_RETURN(const Kernel* paired, cache.Find(graph, graph.node(node.forward), true, nullptr));
+      if (paired != nullptr && paired->info().residual_bytes > 0) return false;
+    }
+    SY_ASSIGN_OR_RETURN(const Kernel* kernel, cache.Find(graph, node, false, nullptr, flags));
+    return kernel != nullptr;
+  };
+  SY_ASSIGN_OR_RETURN(auto accumulate, ResultsToAccumulate(graph, cache.device().info().alignment, adds));
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
     if (IsAccumulate(node)) {

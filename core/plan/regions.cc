@@ -94,10 +94,9 @@ StatusOr<std::vector<std::vector<int>>> Claims(const Graph& graph, Device& devic
   }
   const RegionView view(graph, offered, users);
   std::vector<uint32_t> claims(offered.size(), 0);
-  sy_error error{SY_HEADER(sy_error)};
-  const sy_status status = device.regions()->partition(device.handle(), &view.region, claims.data(), &error);
-  if (status == SY_UNSUPPORTED) return std::vector<std::vector<int>>();
-  if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: region partition", device.info().plugin));
+  const Status partitioned = device.Partition(view.region, claims);
+  if (partitioned.code() == absl::StatusCode::kUnimplemented) return std::vector<std::vector<int>>();
+  SY_RETURN_IF_ERROR(partitioned);
   std::map<uint32_t, std::vector<int>> by_number;
   for (size_t i = 0; i < claims.size(); ++i) {
     if (claims[i] != 0) by_number[claims[i]].push_back(offered[i]);
@@ -113,7 +112,7 @@ StatusOr<std::vector<std::vector<int>>> Claims(const Graph& graph, Device& devic
 
 StatusOr<RegionGraph> ClaimRegions(Graph source, KernelCache& cache) {
   Device& device = cache.device();
-  if (device.regions() == nullptr) return RegionGraph{std::move(source), {}};
+  if (!device.claims_regions()) return RegionGraph{std::move(source), {}};
   const auto users = source.Users();
   SY_ASSIGN_OR_RETURN(std::vector<std::vector<int>> regions, Claims(source, device, users));
 

@@ -158,7 +158,7 @@ class Finder {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (!ContiguousConcat(node)) continue;
-      std::vector<std::pair<Ref, uint64_t>> parts;
+      std::map<Ref, uint64_t> parts;  // the offset of each
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
         bool lies = offset % alignment_ == 0;
@@ -167,13 +167,8 @@ class Finder {
           lies = lies && MakesValue(graph_, planned_, value.node) && !result_.part_of[value] &&
                  !IsConcat(graph_.node(value.node)) &&
                  !ContiguousSlice(graph_, graph_.node(value.node), alignment_, &unused) &&
-                 MayLieIn(id, value, offset) &&
-                 std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == value; });
-          if (lies) {
-            parts.push_back({value, offset});
-          } else if (!planned_[value.node].accumulate.empty()) {
-            throw BuildError("a kernel adds to a bucket in which its result does not lie: " + node.name);
-          }
+                 MayLieIn(id, value, offset) && !parts.contains(value);
+          if (lies) parts.emplace(value, offset);
         }
         offset += static_cast<uint64_t>(graph_.type(input).bytes());
       }
@@ -181,6 +176,12 @@ class Finder {
       result_.in_place_concat[id] = true;
       if (!node.bucket.empty()) made_[node.bucket] = id;
       for (const auto& [root, at] : parts) result_.part_of[root] = std::make_pair(id, at);
+    }
+    for (const int id : order_) {
+      for (size_t o = 0; o < planned_[id].accumulate.size(); ++o) {
+        if (planned_[id].accumulate[o] != 0 && !result_.part_of[{id, static_cast<int>(o)}])
+          throw BuildError("its kernel adds to a bucket in which its result does not lie: " + graph_.node(id).name);
+      }
     }
   }
 

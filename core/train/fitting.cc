@@ -14,6 +14,8 @@
 namespace switchyard {
 namespace {
 
+constexpr char kRefusedElsewhere[] = "another rank's plan was refused; what that rank says tells why";
+
 // What to try, from no block computed again to all of them: for each number of blocks the finest spacing that gives it.
 std::vector<std::optional<int>> RecomputeSteps(int blocks) {
   std::vector<std::optional<int>> steps = {std::nullopt};
@@ -284,6 +286,7 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
   int32_t fits = 0;
   double needed = 0;
   int least = unit;
+  Status refused;  // perhaps of this rank alone: stages of a pipeline have plans of their own
   for (int batch = unit; batch <= std::max(limit, unit); batch *= 2) {
     TrainConfig c = config;
     c.batch_size = batch;
@@ -301,13 +304,16 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
       least = 2;
       continue;
     }
-    SY_RETURN_IF_ERROR(compiled);
+    if (refused = compiled; !refused.ok()) break;
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available || plans.LargestPiece() > world.device->info().largest_allocation) break;
     fits = batch;
   }
+  if (!refused.ok()) fits = -1;
   if (world.communicator)
     SY_RETURN_IF_ERROR(world.communicator->AllReduce("largest_batch", &fits, &fits, 1, SY_I32, SY_MIN));
+  SY_RETURN_IF_ERROR(refused);
+  if (fits < 0) return FailedPrecondition("{}", kRefusedElsewhere);
   if (fits == 0) {
     return ResourceExhausted("--batch_size=auto: the plan of {} takes {:.1f} MB for {}, {}; choose a smaller model",
                              model.name, needed / 1e6, least == 1 ? "a single image" : fmt::format("{} images", least),
@@ -319,14 +325,18 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
 StatusOr<int> LeastThatFitsAll(World& world, int count, absl::FunctionRef<StatusOr<bool>(int)> fits) {
   for (int32_t agreed = 0;;) {
     int32_t own = agreed;
+    Status refused;
     for (; own < count; ++own) {
-      SY_ASSIGN_OR_RETURN(const bool here, fits(own));
-      if (here) break;
+      const StatusOr<bool> here = fits(own);
+      refused = here.status();
+      if (!here.ok() || *here) break;
     }
     const int32_t asked = agreed;
-    agreed = own;
+    agreed = refused.ok() ? own : count + 1;
     if (world.communicator)
       SY_RETURN_IF_ERROR(world.communicator->AllReduce("least_of_all", &agreed, &agreed, 1, SY_I32, SY_MAX));
+    SY_RETURN_IF_ERROR(refused);
+    if (agreed > count) return FailedPrecondition("{}", kRefusedElsewhere);
     if (agreed == asked || agreed == count) return agreed;  // all ranks were asked for it, and it fits on all
   }
 }

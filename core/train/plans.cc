@@ -35,6 +35,7 @@ int GradientsGroup(const Program& program) { return program.groups.size() > kNod
 // Whether they run the same ops on the same types.
 bool AlikeInSize(const TrainingPlans& a, const TrainingPlans& b) {
   const auto alike = [](const Node& x, const Node& y) { return x.op == y.op && x.outputs == y.outputs; };
+  if (a.program.plans.size() != b.program.plans.size()) return false;
   for (size_t i = 0; i < a.program.plans.size(); ++i) {
     const auto &x = a.program.plans[i].graph.nodes(), &y = b.program.plans[i].graph.nodes();
     if (!std::equal(x.begin(), x.end(), y.begin(), y.end(), alike)) return false;
@@ -177,14 +178,14 @@ StatusOr<Replica> TrainingPlans::OfReplica(const TrainConfig& config, const Trai
                                            int rank, int64_t updates, World& here) {
   Replica replica(static_cast<size_t>(mesh.model_ranks()));
   const int first = mesh.DataRankOf(rank) * mesh.model_ranks();
-  const auto plan = [&](const std::vector<int>& places) {
+  const auto plan_at = [&](const std::vector<int>& places) {
     std::vector<Status> ended(places.size());
     ParallelFor(here.host_threads, static_cast<int64_t>(places.size()), [&](int64_t i) {
-      auto plans = std::make_shared<TrainingPlans>();
+      auto made = std::make_shared<TrainingPlans>();
       const int place = places[static_cast<size_t>(i)];
-      ended[static_cast<size_t>(i)] = plans->CompileRun(config, model, mesh, first + place, updates, *here.device,
-                                                        here.reference.get(), false, here.host.get());
-      replica[static_cast<size_t>(place)] = std::move(plans);
+      ended[static_cast<size_t>(i)] = made->CompileRun(config, model, mesh, first + place, updates, *here.device,
+                                                       here.reference.get(), false, here.host.get());
+      replica[static_cast<size_t>(place)] = std::move(made);
     });
     const auto failed = std::find_if(ended.begin(), ended.end(), [](const Status& status) { return !status.ok(); });
     return failed == ended.end() ? OkStatus() : *failed;
@@ -196,19 +197,19 @@ StatusOr<Replica> TrainingPlans::OfReplica(const TrainConfig& config, const Trai
     const int within = place % mesh.tensor;
     if (within == 0 || within == mesh.tensor - 1) ends.push_back(place);
   }
-  SY_RETURN_IF_ERROR(plan(ends));
+  SY_RETURN_IF_ERROR(plan_at(ends));
   for (int place = 0; place < mesh.model_ranks(); ++place) {
     const int begin = place - place % mesh.tensor;
-    auto& plans = replica[static_cast<size_t>(place)];
-    if (plans != nullptr) continue;
+    auto& own = replica[static_cast<size_t>(place)];
+    if (own != nullptr) continue;
     const auto& head = replica[static_cast<size_t>(begin)];
     if (AlikeInSize(*head, *replica[static_cast<size_t>(begin + mesh.tensor - 1)])) {
-      plans = head;
+      own = head;
     } else {
       between.push_back(place);
     }
   }
-  SY_RETURN_IF_ERROR(plan(between));
+  SY_RETURN_IF_ERROR(plan_at(between));
   return replica;
 }
 

@@ -102,7 +102,9 @@ std::vector<Tensor> Filled(std::vector<Tensor> tensors, unsigned seed) {
   std::uniform_int_distribution<int> bits(0x3000, 0x3BFF);  // small numbers of either half type
   for (Tensor& tensor : tensors)
     for (int64_t i = 0; i < Count(tensor.dims); ++i)
-      tensor.values.push_back(tensor.dtype == SY_F32 ? uniform(generator) : bits(generator));
+      tensor.values.push_back(tensor.dtype == SY_F32  ? uniform(generator)
+                              : tensor.dtype == SY_U8 ? bits(generator) % 2
+                                                      : bits(generator));
   return tensors;
 }
 

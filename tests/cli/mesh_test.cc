@@ -35,6 +35,14 @@ TEST_F(MeshCommands, ExplainPlansForTheRanksThatTheAxesTakeUnlessAWorldIsStated)
   ExpectRefused(Run("explain --model=mlp --device=cpu --dp=2 --world=1"), {"--dp=2: expected 2 ranks, found 1"});
 }
 
+// The ABI allows one prepare at a time on a device, and `validate` says where there are more; ranks are planned beside
+// each other.
+TEST_F(MeshCommands, ExplainAsksADeviceForOneKernelAtATime) {
+  ExpectSuccess(Run("explain --model=vit_micro --heads=6 --width=96 --pp=2 --tp=2 --world=4 --accumulation=4 "
+                    "--device=cpu --threads=4 --interpose=validate"),
+                {"4 ranks, "});
+}
+
 // n bytes of gradients among 4 ranks on two nodes. At once a ring sends 2·3/4·n, as slow as what lies between nodes.
 // Node by node a rank sends n/2 of a reduce_scatter and n/2 of an all_gather within its node, and between them half of
 // n summed by two: 2·1/2·n/2.

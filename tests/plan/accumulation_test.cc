@@ -166,6 +166,7 @@ TEST_P(AccumulationOnDevice, HoldsOneGradientForTheMicroBatchesOfOneRun) {
   }
   if (GetParam() == std::string("null")) return;  // of its kernels only products add, and none works in place
   EXPECT_LT(here, 2 * gradient) << "of dv a micro-batch's own, and no sum";
+  EXPECT_LE(here + 2 * gradient, beside) << "the sums of both";
 }
 
 // The gradients of a concatenation's parts are places in one tensor, those of slices may be put together in place: no

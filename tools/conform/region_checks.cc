@@ -230,9 +230,7 @@ Status SmallGraph::Check(Device& device, Device& reference, uint64_t seed) const
   const View whole = ViewOf(everything);
   std::vector<uint32_t> claims(nodes_.size() + 1, 0);
   claims.back() = 0xCDCDCDCD;  // not the plugin's to write
-  sy_error error = EmptyError();
-  SY_RETURN_IF_ERROR(
-      FromAbi(device.regions()->partition(device.handle(), &whole.region, claims.data(), &error), error, "partition"));
+  SY_RETURN_IF_ERROR(device.Partition(whole.region, claims));
   if (claims.back() != 0xCDCDCDCD) return Internal("partition wrote more claims than there are nodes");
   claims.pop_back();
   std::map<uint32_t, std::vector<size_t>> regions;
@@ -293,8 +291,8 @@ SmallGraph Fork() {
 void CheckRegions(Recorder& recorder, Device& device, Device& reference, uint64_t seed) {
   const auto run = [&](const char* name, const SmallGraph& graph) {
     recorder.Run(std::string("region/") + name, [&]() -> Status {
-      return device.regions() != nullptr ? graph.Check(device, reference, seed)
-                                         : Unimplemented("no region/2: nodes run one by one");
+      return device.claims_regions() ? graph.Check(device, reference, seed)
+                                     : Unimplemented("no region/2: nodes run one by one");
     });
   };
   run("mlp", Mlp(false));

@@ -244,7 +244,11 @@ class Device {
   bool has_kernels() const { return kernels_ != nullptr; }
   // kUnimplemented: the plugin does not take this op, dtype or shape. request.header and the error are filled here.
   StatusOr<Kernel> Prepare(const sy_prepare_request& request);
-  // The same for a whole subgraph that regions()->partition claimed.
+  bool claims_regions() const { return regions_ != nullptr; }
+  // The number of the region that the plugin takes each node for, 0 for none. claims: one for each node, 0.
+  // kUnimplemented: it takes none.
+  Status Partition(const sy_region& graph, std::span<uint32_t> claims);
+  // As Prepare, for a whole subgraph that Partition claimed.
   StatusOr<Kernel> PrepareRegion(const sy_region& region, uint64_t workspace_limit);
   // Fills `constants`, info().constant_bytes of the kernel, in order on `stream`.
   Status WriteConstants(const Kernel& kernel, const Stream& stream, sy_place constants);
@@ -253,7 +257,6 @@ class Device {
   const Plugin& plugin() const { return *plugin_; }
   const sy_device_v2* api() const { return api_; }
   const sy_capture_v2* capture() const { return capture_; }  // nullptr: the plugin cannot capture
-  const sy_region_v2* regions() const { return regions_; }   // nullptr: the plugin claims no subgraphs
 
  private:
   Device() = default;

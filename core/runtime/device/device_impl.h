@@ -40,6 +40,8 @@ struct Device::Impl {
   ByteCount allocated, held;
   std::atomic<int64_t> host_waits{0};
   std::atomic<bool> keeps_memory{false};
+  // Held in a plugin's prepare, partition and release of kernels, of which the ABI allows one at a time on a device.
+  std::mutex preparing;
   std::mutex mutex;  // guards what follows
   // Buffers whose memory somebody else owns, with the bytes of it that this device holds all the same.
   std::unordered_map<sy_buffer*, uint64_t> imported;

@@ -1,8 +1,9 @@
 // Kernels of a device: prepared, checked and bound.
 #include <algorithm>
+#include <mutex>
 
 #include "core/base/text.h"
-#include "core/runtime/device/device.h"
+#include "core/runtime/device/device_impl.h"
 
 namespace switchyard {
 namespace {
@@ -22,7 +23,10 @@ Kernel& Kernel::operator=(Kernel&& other) noexcept {
 }
 
 void Kernel::reset() {
-  if (handle_ != nullptr) device_->kernels_->release(device_->handle_, handle_);
+  if (handle_ != nullptr) {
+    const std::lock_guard lock(device_->impl_->preparing);
+    device_->kernels_->release(device_->handle_, handle_);
+  }
   handle_ = nullptr;
 }
 
@@ -52,10 +56,22 @@ StatusOr<Kernel> Device::Prepare(const sy_prepare_request& request) {
   info.inplace = inplace.data();
   sy_error error = EmptyError();
   sy_kernel* handle = nullptr;
-  const sy_status status = kernels_->prepare(handle_, &call, &handle, &info, &error);
+  const sy_status status = [&] {
+    const std::lock_guard lock(impl_->preparing);
+    return kernels_->prepare(handle_, &call, &handle, &info, &error);
+  }();
   if (status != SY_OK) return FromAbi(status, error, what);
   inplace.resize(request.output_count);
   return Accept(what, handle, info, std::move(inplace), request.input_count, request.workspace_limit);
+}
+
+Status Device::Partition(const sy_region& graph, std::span<uint32_t> claims) {
+  const std::string what = fmt::format("{}: region partition", info_.plugin);
+  if (regions_ == nullptr) return Unimplemented("{}: it claims no regions", what);
+  sy_error error = EmptyError();
+  const std::lock_guard lock(impl_->preparing);
+  const sy_status status = regions_->partition(handle_, &graph, claims.data(), &error);
+  return status == SY_OK ? OkStatus() : FromAbi(status, error, what);
 }
 
 StatusOr<Kernel> Device::PrepareRegion(const sy_region& region, uint64_t workspace_limit) {
@@ -67,7 +83,10 @@ StatusOr<Kernel> Device::PrepareRegion(const sy_region& region, uint64_t workspa
   info.inplace = inplace.data();
   sy_error error = EmptyError();
   sy_kernel* handle = nullptr;
-  const sy_status status = regions_->prepare(handle_, &region, workspace_limit, &handle, &info, &error);
+  const sy_status status = [&] {
+    const std::lock_guard lock(impl_->preparing);
+    return regions_->prepare(handle_, &region, workspace_limit, &handle, &info, &error);
+  }();
   if (status != SY_OK) return FromAbi(status, error, what);
   inplace.resize(region.output_count);
   return Accept(what, handle, info, std::move(inplace), region.input_count, workspace_limit);
