@@ -244,6 +244,28 @@ TEST(DataParallelTraining, AccumulationSendsOneRoundAndEqualsOneLargeBatch) {
   ExpectClose(*run->trainer->Parameters(), *other->trainer->Parameters(), 1e-5);
 }
 
+// Images that the device may flip are not flipped for who brings no flips.
+TEST(DataParallelTraining, WhatIsLeftOutOfAStepIsZero) {
+  TrainConfig config = SmallConfig();
+  config.augmentation = "crop_flip";
+  config.accumulation = 2;
+  const auto loss = [&](std::optional<uint8_t> flips) {
+    auto run = MakeRun(config, SharedWorld());
+    EXPECT_TRUE(run.ok()) << Message(run.status());
+    if (!run.ok()) return 0.0;
+    EXPECT_EQ(run->trainer->task().tensors().size(), 3u);
+    const HostBatch batch = OwnBatch(run->setup, 0, SharedWorld().rank(), SharedWorld().size());
+    const std::vector<uint8_t> all(batch.labels.size(), flips.value_or(0));
+    std::vector<std::span<const std::byte>> tensors = {batch.tensors()[0], batch.tensors()[1]};
+    if (flips) tensors.push_back(std::as_bytes(std::span(all)));
+    const auto result = run->trainer->Step(tensors);
+    EXPECT_TRUE(result.ok()) << Message(result.status());
+    return result.ok() ? result->loss : 0;
+  };
+  EXPECT_EQ(loss(std::nullopt), loss(0));
+  EXPECT_NE(loss(std::nullopt), loss(1));
+}
+
 TEST(DataParallelTraining, UpdatesBegunAheadGiveTheBitsOfSteps) {
   for (const int accumulation : {1, 2, 3}) {
     TrainConfig config = SmallConfig();
