@@ -86,8 +86,6 @@ std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<
   struct State {
     Value error, factor;
   };
-  // x is made both for P and for what comes after it: it costs little, so that P can leave while the backward pass goes
-  // on, and the gradient can be let go before the error is known to be kept.
   const auto x = [&](const LowRankGradient& g, const State& state) {
     Value own = sums.factor != 1 ? ops::Scale(g.gradient, sums.factor) : g.gradient;
     if (inverse) own = ops::Mul(own, inverse);
@@ -107,21 +105,21 @@ std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<
       drawn.push_back(DrawnFor(name, state.factor, sums.seed));
     }
   }
-  std::vector<std::vector<Value>> p(buckets.size()), means(buckets.size());
+  std::vector<std::vector<Value>> xs(buckets.size()), p(buckets.size()), means(buckets.size());
   if (factors.empty()) return means;
   const std::vector<Value> starts = ops::Orthonormalize(factors, drawn);
   auto start = starts.begin();
   const auto send_p = [&](size_t b) {
-    for (size_t i = 0; i < buckets[b].size(); ++i)
-      p[b].push_back(ops::Matmul(*start++, matrix(x(buckets[b][i], states[b][i])), {.transpose_b = true}));
+    for (size_t i = 0; i < buckets[b].size(); ++i) {
+      xs[b].push_back(x(buckets[b][i], states[b][i]));
+      p[b].push_back(ops::Matmul(*start++, matrix(xs[b][i]), {.transpose_b = true}));
+    }
     p[b] = ops::Orthonormalize(CutAs(sums.sum(Joined(p[b]), fmt::format("power_sgd_p/{}", b)), p[b]));
   };
   const auto send_q = [&](size_t b) {
-    std::vector<Value> xs, q;
-    for (size_t i = 0; i < buckets[b].size(); ++i) {
-      xs.push_back(x(buckets[b][i], states[b][i]));
-      q.push_back(ops::Matmul(p[b][i], matrix(xs[i]), {.alpha = 1 / static_cast<float>(sums.world)}));
-    }
+    std::vector<Value> q;
+    for (size_t i = 0; i < buckets[b].size(); ++i)
+      q.push_back(ops::Matmul(p[b][i], matrix(xs[b][i]), {.alpha = 1 / static_cast<float>(sums.world)}));
     const Value sum = sums.sum(Joined(q), fmt::format("power_sgd_q/{}", b));
     const std::vector<Value> next = CutAs(sum, q), scaled = sums.scale ? CutAs(ops::Mul(sum, sums.scale), q) : next;
     for (size_t i = 0; i < buckets[b].size(); ++i) {
@@ -129,7 +127,7 @@ std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<
       const Value product = ops::Matmul(p[b][i], scaled[i], {.transpose_a = true});
       const Value mean = ops::Reshape(product, state.error.shape());
       means[b].push_back(mean);
-      moves->push_back({state.error.ref(), ops::Sub(xs[i], inverse ? ops::Mul(mean, inverse) : mean).ref()});
+      moves->push_back({state.error.ref(), ops::Sub(xs[b][i], inverse ? ops::Mul(mean, inverse) : mean).ref()});
       moves->push_back({state.factor.ref(), next[i].ref()});
     }
   };
