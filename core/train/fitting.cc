@@ -1,6 +1,8 @@
 #include "core/train/fitting.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -34,42 +36,50 @@ int BlocksOf(const Program& program) {
   return blocks;
 }
 
-// What a rank's plans take with each step; a plan is compiled once, when it is asked for.
+// What plans take.
+struct Sizes {
+  int blocks = 0;  // of the model, those of them that are in these plans
+  uint64_t bytes = 0, largest_piece = 0;
+};
+Sizes SizesOf(const TrainingPlans& plans) {
+  return {BlocksOf(plans.program), plans.PlannedBytes(), plans.LargestPiece()};
+}
+
+// What plans take with each step; those of a step are compiled once, when they are asked for.
 class RecomputePlans {
  public:
-  RecomputePlans(TrainConfig config, const TrainableModel& model, World& world, const Mesh& mesh, int64_t updates,
-                 double available)
+  using Planner = std::function<StatusOr<Sizes>(const TrainConfig&)>;
+  RecomputePlans(TrainConfig config, double available, const World& world, Planner planner)
       : config_(std::move(config)),
-        model_(model),
-        world_(world),
-        mesh_(mesh),
-        updates_(updates),
-        available_(available) {}
+        available_(available),
+        largest_allocation_(world.device->info().largest_allocation),
+        planner_(std::move(planner)) {}
 
-  // The first plan, of no recomputation, says which steps there are.
-  StatusOr<int> Steps() {
+  StatusOr<int> Blocks() {
     SY_RETURN_IF_ERROR(Try(0).status());
+    return sizes_.at(0).blocks;
+  }
+  // The steps of a model of so many blocks, where the plans may have fewer. Before, there is only step 0.
+  int StepsOfBlocks(int blocks) {
+    steps_ = RecomputeSteps(blocks);
     return static_cast<int>(steps_.size());
   }
   StatusOr<RecomputeChoice> Try(int step) {
-    const auto at = static_cast<size_t>(step);
-    config_.recompute = RecomputeText(steps_[at]);
-    if (!bytes_.contains(step)) {
-      TrainingPlans plans;
-      SY_RETURN_IF_ERROR(plans.CompileRun(config_, model_, mesh_, world_.rank(), updates_, *world_.device,
-                                          world_.reference.get(), false, world_.host.get()));
-      if (step == 0) steps_ = RecomputeSteps(BlocksOf(plans.program));
-      bytes_[step] = plans.PlannedBytes();
-      in_pieces_[step] = plans.LargestPiece() <= world_.device->info().largest_allocation;
+    config_.recompute = RecomputeText(steps_[static_cast<size_t>(step)]);
+    auto at = sizes_.find(step);
+    if (at == sizes_.end()) {
+      SY_ASSIGN_OR_RETURN(const Sizes planned, planner_(config_));
+      at = sizes_.emplace(step, planned).first;
     }
-    return RecomputeChoice{config_.recompute, bytes_[step],
-                           static_cast<double>(bytes_[step]) <= available_ && in_pieces_[step]};
+    const Sizes& sizes = at->second;
+    return RecomputeChoice{
+        config_.recompute, sizes.bytes,
+        static_cast<double>(sizes.bytes) <= available_ && sizes.largest_piece <= largest_allocation_};
   }
-  // The first that fits; where none does, the one that takes the fewest bytes.
+  // The first step that fits; where none does, the one that takes the fewest bytes.
   StatusOr<RecomputeChoice> Least() {
     RecomputeChoice least;
-    SY_ASSIGN_OR_RETURN(const int steps, Steps());
-    for (int step = 0; step < steps && !least.fits; ++step) {
+    for (int step = 0; step < static_cast<int>(steps_.size()) && !least.fits; ++step) {
       SY_ASSIGN_OR_RETURN(RecomputeChoice choice, Try(step));
       if (choice.fits || least.setting.empty() || choice.bytes < least.bytes) least = std::move(choice);
     }
@@ -78,14 +88,11 @@ class RecomputePlans {
 
  private:
   TrainConfig config_;
-  const TrainableModel& model_;
-  World& world_;
-  const Mesh mesh_;
-  const int64_t updates_;
   const double available_;
+  const uint64_t largest_allocation_;
+  const Planner planner_;
   std::vector<std::optional<int>> steps_ = {std::nullopt};
-  std::map<int, uint64_t> bytes_;  // by step
-  std::map<int, bool> in_pieces_;  // by step: no allocation is larger than the device's largest
+  std::map<int, Sizes> sizes_;  // by step
 };
 
 std::string RoomText(const World& world, double available) {
@@ -343,13 +350,42 @@ StatusOr<int> LeastThatFitsAll(World& world, int count, absl::FunctionRef<Status
 
 StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
                                          const Mesh& mesh, int64_t updates, double available) {
-  return RecomputePlans(config, model, world, mesh, updates, available).Least();
+  RecomputePlans plans(config, available, world, [&](const TrainConfig& c) -> StatusOr<Sizes> {
+    SY_ASSIGN_OR_RETURN(const Replica replica, TrainingPlans::OfReplica(c, model, mesh, world.rank(), updates, world));
+    Sizes most;
+    for (const auto& of_rank : replica) {
+      const Sizes sizes = SizesOf(*of_rank);
+      const PlanReport& report = of_rank->Main().report();
+      // Windows of a run that is here are not in `available` any more.
+      const uint64_t windows = !world.communicator && report.reaches_peers ? report.peer_memory_bytes : 0;
+      most.blocks = std::max(most.blocks, sizes.blocks);
+      most.bytes = std::max(most.bytes, sizes.bytes + windows);
+      most.largest_piece = std::max(most.largest_piece, sizes.largest_piece);
+    }
+    return most;
+  });
+  SY_ASSIGN_OR_RETURN(const int blocks, plans.Blocks());
+  plans.StepsOfBlocks(blocks);
+  return plans.Least();
 }
 
 StatusOr<RecomputeChoice> LeastRecomputeOfAll(const TrainConfig& config, const TrainableModel& model, World& world,
                                               int64_t updates, double available) {
-  RecomputePlans plans(config, model, world, world.mesh, updates, available);
-  SY_ASSIGN_OR_RETURN(const int steps, plans.Steps());
+  RecomputePlans plans(config, available, world, [&](const TrainConfig& c) -> StatusOr<Sizes> {
+    TrainingPlans own;
+    SY_RETURN_IF_ERROR(own.CompileRun(c, model, world.mesh, world.rank(), updates, *world.device, world.reference.get(),
+                                      false, world.host.get()));
+    return SizesOf(own);
+  });
+  // A stage knows the blocks up to its last one, and may be refused alone.
+  constexpr int32_t kRefused = std::numeric_limits<int32_t>::max();
+  const StatusOr<int> own = plans.Blocks();
+  int32_t blocks = own.ok() ? *own : kRefused;
+  if (world.communicator)
+    SY_RETURN_IF_ERROR(world.communicator->AllReduce("blocks_of_all", &blocks, &blocks, 1, SY_I32, SY_MAX));
+  SY_RETURN_IF_ERROR(own.status());
+  if (blocks == kRefused) return FailedPrecondition("{}", kRefusedElsewhere);
+  const int steps = plans.StepsOfBlocks(blocks);
   SY_ASSIGN_OR_RETURN(const int step, LeastThatFitsAll(world, steps, [&](int at) -> StatusOr<bool> {
                         SY_ASSIGN_OR_RETURN(const RecomputeChoice choice, plans.Try(at));
                         return choice.fits;

@@ -79,7 +79,6 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
                      {"of a multiple of 2 images each; the 2 images", "a smaller --pp, or --global_batch_size=4"});
   ExpectAloneRefused(stages + "--world=2 --batch_size=12 --num_microbatches=3 --mixup=0.8 --pp_interleave=2",
                      {"a multiple of them for --pp_interleave=2", "use --num_microbatches=2 or 6"});
-  ExpectAloneRefused("explain --world=2 --pp=2 --accumulation=2 --recompute=auto", {"--recompute=auto: not there yet"});
 }
 
 TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {

@@ -487,6 +487,33 @@ TEST_F(Commands, AutomaticRecomputationIsWhatTheMemoryAsksFor) {
                                         static_cast<double>(some) / 1e6, static_cast<double>(whole) / 1e6)});
 }
 
+// Each stage plans itself and has only some of the blocks; all of them do what the one with the least room needs.
+TEST_F(Commands, StagesAgreeOnTheRecomputationThatFitsAll) {
+  const std::string model =
+      "--model=vit_micro --dataset=shapes --train_size=48 --depth=4 --width=32 --heads=2 --batch_size=16 --pp=2 "
+      "--num_microbatches=4 ";
+  const auto largest = [&](const std::string& recompute) {
+    const CommandResult told =
+        Run("explain " + model + "--world=2 --device=null --steps=2 --json --recompute=" + recompute);
+    const auto json = nlohmann::json::parse(told.output, nullptr, false);
+    int64_t most = 0;
+    for (const auto& stage : json["pipeline"]["stages"]) most = std::max(most, stage["memory_bytes"].get<int64_t>());
+    return most + json["peer_memory_bytes"].get<int64_t>();
+  };
+  const int64_t some = largest("every:4"), whole = largest("none");
+  ASSERT_LT(0, some);
+  ASSERT_LT(some, whole);
+  // Which is one block of the first stage: its plan is the larger one. One null device has the memory of both ranks.
+  const std::string memory = fmt::format("SWITCHYARD_RANKS_PER_DEVICE=2 SWITCHYARD_NULL_MEMORY={}", 2 * some);
+  ExpectSuccess(Run("train " + model +
+                        "--validation_size=20 --steps=2 --device=null --output=run --suffix=a "
+                        "--recompute=auto",
+                    Start::kLaunch, memory),
+                {"recompute   every:4 (auto: the least that fits into", "trained 2 updates"});
+  ExpectSuccess(Run("explain --world=2 --steps=2 --device=null --recompute=auto " + model, Start::kAlone, memory),
+                {"--recompute=auto is every:4 here"});
+}
+
 TEST_F(Commands, ARunsPageAndItsEventFileShowSamplesWithTheirPredictions) {
   ExpectSuccess(Run(SmallTraining()));
   std::string events;

@@ -253,9 +253,6 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   if (setup.automatic_batch && setup.settings.Value("recompute") == kAutoRecompute)
     return InvalidArgument("--batch_size=auto and --recompute=auto both ask what fits; give one of them");
   setup.config = RunConfigOf(setup.settings, resolved);
-  if (mesh.pipeline > 1 && setup.config.recompute == kAutoRecompute) {
-    return Unimplemented("--pp={} with --recompute=auto: not there yet; give none, blocks or every:K", mesh.pipeline);
-  }
   if (DependsOnDevice(setup.config)) {
     SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment(setup.config.master_addr));
     SY_ASSIGN_OR_RETURN(const DeviceChoice device, DeviceOf(setup.config, processes));
