@@ -25,10 +25,10 @@ std::string VariableOf(const Alias& alias) {
 }
 
 StatusOr<std::string> Translate(const Alias& alias, const std::string& text) {
-  if (text.empty()) return text;  // takes back, as for any setting
+  if (text.empty() || text == kPythonsNone) return std::string();  // takes back, as for any setting
   auto found = alias.values.find(text);
-  // A switch takes what switches of ours take, such as 1 and True.
-  if (bool on = false; found == alias.values.end() && alias.IsSwitch() && absl::SimpleAtob(text, &on))
+  // A yes or no is said as to switches of ours: 1, True.
+  if (bool on = false; found == alias.values.end() && absl::SimpleAtob(text, &on))
     found = alias.values.find(on ? "true" : "false");
   if (found != alias.values.end()) return found->second;
   if (alias.setting.empty()) return InvalidArgument("cannot be chosen here, where {}; {}", alias.always, alias.instead);

@@ -35,7 +35,7 @@ struct Alias {
 std::string AliasKey(const std::string& name);
 // The environment variable that gives it.
 std::string VariableOf(const Alias& alias);
-// Our text for theirs. InvalidArgument where the alias knows words only and this is none of them.
+// Our text for theirs, "" for None. InvalidArgument where the alias knows words only and this is none of them.
 StatusOr<std::string> Translate(const Alias& alias, const std::string& text);
 
 }  // namespace switchyard

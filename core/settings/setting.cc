@@ -107,7 +107,9 @@ std::string ValueText(const Json& value) {
 }
 
 StatusOr<Json> ValueFromText(const Setting& setting, const std::string& text) {
-  if (text.empty()) return Json();
+  const bool any_text = setting.choices.empty() && setting.grammar == nullptr &&
+                        (setting.type == ValueType::kText || setting.type == ValueType::kTexts);
+  if (text.empty() || (text == kPythonsNone && !any_text)) return Json();
   if (text == setting.word) return Json(text);
   Json value;
   switch (setting.type) {

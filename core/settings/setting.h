@@ -56,7 +56,7 @@ struct SettingTraits {
   std::string formerly;       // the name that it had, under which files of before have it
   std::string yields_to;      // another setting that decides the same: this one is dropped where that comes from nearer
   std::string word;           // may stand in place of a number, or of a choice: "auto"
-  std::string bare;           // of a flag typed without a value; the next argument is one only if it is a choice
+  std::string bare;           // of a flag typed without a value; the next argument is one only if it can be
   bool environment = true;    // read from SWITCHYARD_<NAME>
   bool architecture = false;  // of a model: weights fit only where it is equal
 };
@@ -70,10 +70,13 @@ struct Setting : SettingTraits {
 
 using SettingValues = std::map<std::string, nlohmann::json>;  // by name; what is absent is not there
 
+inline constexpr char kPythonsNone[] = "None";  // what programs in Python print for a parameter that is not given
+
 // As the user types it: "0.9", "1000,2000", "true"; "" for null.
 std::string ValueText(const nlohmann::json& value);
 
-// Null where the text is empty or was formerly a word for absence. InvalidArgument says what was expected.
+// Null where the text is empty, was formerly a word for absence, or is Python's None where that is no value of its own.
+// InvalidArgument says what was expected.
 StatusOr<nlohmann::json> ValueFromText(const Setting& setting, const std::string& text);
 // The same for a JSON value. exact: of the row's own JSON type, as the program writes it; else also a text that
 // ValueFromText would take, and a text with commas for a list.

@@ -220,6 +220,20 @@ TEST_F(RunSettings, ABareAmpTakesTheLevelThatAnAliasSays) {
                 {{"amp", {"O2", "flag: --opt_level=O2 (apex)"}}});
 }
 
+// What is measured may choose other bits from run to run, so the one asks for the other.
+TEST_F(RunSettings, MeasuredKernelsNeedNotRepeat) {
+  const std::string run = "train --dataset=shapes --device=cpu ";
+  ExpectShown(run + "--kernel-opt", {{"deterministic", {"false", "default: --kernel_opt"}}});
+  ExpectShown(run + "--kernel-opt --deterministic", {{"deterministic", {"true", "flag"}}});
+  ExpectShown(run, {{"deterministic", {"true", "default"}}});
+}
+
+TEST_F(RunSettings, ABareMixupHasItsUsualStrength) {
+  const std::string run = "train --dataset=shapes --device=cpu ";
+  ExpectShown(run + "--mixup --cutmix", {{"mixup", {"0.8", "flag"}}, {"cutmix", {"1", "flag"}}});
+  ExpectShown(run + "--mixup 0.2 --cutmix=0.5", {{"mixup", {"0.2", "flag"}}, {"cutmix", {"0.5", "flag"}}});
+}
+
 // As people type them who come from parsers that want a word behind every flag.
 TEST_F(RunSettings, ASwitchTakesAYesOrNoBehindASpace) {
   ExpectShown(
@@ -246,8 +260,10 @@ TEST_F(RunSettings, WhatIsAlwaysSoMayBeAskedForInTheWordsOfOthers) {
       {"  alias       --gradient_as_bucket_view=true (Colossal-AI) is always so: gradients are views",
        "  alias       --norm_type=2.0 (Colossal-AI) is always so: ",
        "  alias       SWITCHYARD_STATIC_GRAPH=1 (Colossal-AI) is always so: "});
-  ExpectRefused(Run(SmallTraining("--gradient_as_bucket_view=0")),
-                {"--gradient_as_bucket_view=0: cannot be chosen here, where gradients are views into buckets; leave it out"});
+  ExpectSuccess(Run(SmallTraining("--gradient_as_bucket_view=False --suffix=b")),
+                {"--gradient_as_bucket_view=False (Colossal-AI) is always so: gradients are views into buckets"});
+  ExpectRefused(Run(SmallTraining("--dp_outside=False")),
+                {"--dp_outside=False: cannot be chosen here, where the data axis is the outermost of the mesh"});
   ExpectRefused(Run(SmallTraining("--placement_policy=auto")), {"switchyard explain --search"});
   ExpectRefused(Run(SmallTraining("--steady_cuda_ram_ratio=0.9")), {"--memory_limit says how much"});
 }

@@ -77,13 +77,13 @@ TEST_F(CudaTraining, KernelsThatWereMeasuredAreKeptInTheCacheFolder) {
   std::filesystem::create_directories(In("cache"));
   setenv("CUDA_DOUBLE_LAZY", "0", 1);  // a measurement launches before bind loads, when nobody waits for a peer yet
   const auto plain = Losses(kMlp, "--device=cuda --deterministic=0", "plain");
-  ExpectNear(Losses(kMlp, "--device=cuda --kernel_opt", "repeats"), plain, 1e-5);
+  ExpectNear(Losses(kMlp, "--device=cuda --kernel_opt --deterministic=1", "repeats"), plain, 1e-5);
   EXPECT_EQ(choices().size(), 0u);
-  ExpectNear(Losses(kMlp, "--device=cuda --kernel_opt --deterministic=0", "measured"), plain, 1e-5);
+  ExpectNear(Losses(kMlp, "--device=cuda --kernel_opt", "measured"), plain, 1e-5);
   const auto measured = choices();
   EXPECT_GT(measured.size(), 0u);
-  EXPECT_EQ(Losses(kMlp, "--device=cuda --kernel_opt --deterministic=0", "again"),
-            Losses(kMlp, "--device=cuda --kernel_opt --deterministic=0", "once_more"));
+  EXPECT_EQ(Losses(kMlp, "--device=cuda --kernel_opt", "again"),
+            Losses(kMlp, "--device=cuda --kernel_opt", "once_more"));
   EXPECT_EQ(choices(), measured) << "nothing was left to measure";
 }
 
@@ -94,7 +94,7 @@ TEST_F(CudaTraining, VitWithMeasuredProductsHasTheLossesOfTheCpu) {
   setenv("CUDA_DOUBLE_LAZY", "0", 1);  // as above
   setenv("LD_LIBRARY_PATH", (ProgramFolder() + "/doubles/cuda_emulation/with_cudnn").c_str(), 1);
   setenv("CUBLAS_LT_DOUBLE_DELAY_US", "25000", 1);  // more than the other may take beside busy processes
-  const std::string measured = "--device=cuda --precision=bf16 --kernel_opt --deterministic=0";
+  const std::string measured = "--device=cuda --precision=bf16 --kernel_opt";
   const CommandResult result = Train(kVit, measured + " --max_fallback=0 --suffix=heard", "SWITCHYARD_LOG=debug");
   ExpectSuccess(result, {"by cuDNN's plan 2 2"});
   setenv("CUBLAS_LT_DOUBLE_DELAY_US", "0", 1);

@@ -56,6 +56,108 @@ TEST(RunTable, AliasesAreNamesOfNothingElseAndMeanWhatTheirSettingsAllow) {
   }
 }
 
+// The parameters of Colossal-AI's plugins (0.4) with the defaults that Python prints: who types them all asks for
+// nothing that cannot be had.
+TEST(RunTable, TheDefaultsOfPluginsThatPeopleComeFromAreTaken) {
+  const std::vector<std::pair<std::string, std::string>> shared = {
+      {"initial_scale", "65536"},  {"min_scale", "1"},          {"growth_factor", "2"},
+      {"backoff_factor", "0.5"},   {"growth_interval", "1000"}, {"hysteresis", "2"},
+      {"max_scale", "4294967296"}, {"max_norm", "0"},           {"fp8_communication", "False"}};
+  const std::vector<std::pair<std::string, std::string>> hybrid = {{"tp_size", "1"},
+                                                                   {"pp_size", "1"},
+                                                                   {"sp_size", "None"},
+                                                                   {"precision", "fp16"},
+                                                                   {"zero_stage", "0"},
+                                                                   {"enable_all_optimization", "False"},
+                                                                   {"enable_fused_normalization", "False"},
+                                                                   {"enable_flash_attention", "False"},
+                                                                   {"enable_jit_fused", "False"},
+                                                                   {"enable_sequence_parallelism", "False"},
+                                                                   {"sequence_parallelism_mode", "None"},
+                                                                   {"parallel_output", "True"},
+                                                                   {"num_microbatches", "None"},
+                                                                   {"microbatch_size", "None"},
+                                                                   {"broadcast_buffers", "True"},
+                                                                   {"ddp_bucket_cap_mb", "25"},
+                                                                   {"find_unused_parameters", "False"},
+                                                                   {"check_reduction", "False"},
+                                                                   {"gradient_as_bucket_view", "False"},
+                                                                   {"static_graph", "False"},
+                                                                   {"zero_bucket_size_in_m", "12"},
+                                                                   {"cpu_offload", "False"},
+                                                                   {"communication_dtype", "None"},
+                                                                   {"overlap_communication", "True"},
+                                                                   {"custom_policy", "None"},
+                                                                   {"pp_style", "1f1b"},
+                                                                   {"num_model_chunks", "1"},
+                                                                   {"scheduler_nodes", "None"},
+                                                                   {"num_layers_per_stage", "None"},
+                                                                   {"gradient_checkpoint_config", "None"},
+                                                                   {"enable_metadata_cache", "True"},
+                                                                   {"make_vocab_size_divisible_by", "64"},
+                                                                   {"dp_outside", "True"},
+                                                                   {"overlap_p2p", "True"},
+                                                                   {"overlap_allgather", "False"},
+                                                                   {"use_fp8", "False"},
+                                                                   {"inner_ring_size", "None"}};
+  const std::vector<std::pair<std::string, std::string>> low_level_zero = {{"stage", "1"},
+                                                                           {"precision", "fp16"},
+                                                                           {"norm_type", "2.0"},
+                                                                           {"reduce_bucket_size_in_m", "12"},
+                                                                           {"communication_dtype", "None"},
+                                                                           {"overlap_communication", "True"},
+                                                                           {"overlap_allgather", "False"},
+                                                                           {"cpu_offload", "False"},
+                                                                           {"master_weights", "True"},
+                                                                           {"verbose", "False"},
+                                                                           {"cast_inputs", "True"}};
+  const std::vector<std::pair<std::string, std::string>> gemini = {{"chunk_config_dict", "None"},
+                                                                   {"chunk_init_device", "None"},
+                                                                   {"placement_policy", "static"},
+                                                                   {"enable_gradient_accumulation", "False"},
+                                                                   {"max_prefetch", "0"},
+                                                                   {"shard_param_frac", "1.0"},
+                                                                   {"offload_optim_frac", "0.0"},
+                                                                   {"offload_param_frac", "0.0"},
+                                                                   {"precision", "fp16"},
+                                                                   {"master_weights", "True"},
+                                                                   {"pin_memory", "False"},
+                                                                   {"force_outputs_fp32", "False"},
+                                                                   {"strict_ddp_mode", "False"},
+                                                                   {"search_range_m", "32"},
+                                                                   {"hidden_dim", "None"},
+                                                                   {"min_chunk_size_m", "32"},
+                                                                   {"memstats", "None"},
+                                                                   {"gpu_margin_mem_ratio", "0.0"},
+                                                                   {"norm_type", "2.0"},
+                                                                   {"tp_size", "1"},
+                                                                   {"enable_tensor_parallelism", "True"},
+                                                                   {"extra_dp_size", "1"},
+                                                                   {"enable_all_optimization", "False"},
+                                                                   {"enable_fused_normalization", "False"},
+                                                                   {"enable_flash_attention", "False"},
+                                                                   {"enable_sequence_parallelism", "False"},
+                                                                   {"enable_jit_fused", "False"},
+                                                                   {"enable_sequence_overlap", "False"},
+                                                                   {"enable_async_reduce", "True"},
+                                                                   {"verbose", "False"}};
+  const std::vector<std::pair<std::string, std::string>> ddp = {
+      {"broadcast_buffers", "True"},        {"bucket_cap_mb", "25"},
+      {"find_unused_parameters", "False"},  {"check_reduction", "False"},
+      {"gradient_as_bucket_view", "False"}, {"static_graph", "False"}};
+  for (const auto& plugin : {hybrid, low_level_zero, gemini, ddp}) {
+    for (const auto& parameters : {plugin, shared}) {
+      for (const auto& [name, value] : parameters) {
+        Settings settings(RunTable());
+        const Alias* const alias = RunTable().FindAlias(name);
+        const Status given = alias != nullptr ? settings.GiveAlias(*alias, value, Origin::kFlag, "--" + name)
+                                              : settings.GiveText(name, value, Origin::kFlag, "--" + name);
+        EXPECT_TRUE(given.ok()) << name << "=" << value << ": " << Message(given);
+      }
+    }
+  }
+}
+
 TEST(RunTable, NoVariableThatIsReadIsTakenForAMistypedOne) {
   std::vector<std::string> names;
   for (const Setting& row : RunTable().rows()) names.push_back(VariableOf(row.name));

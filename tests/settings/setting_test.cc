@@ -35,6 +35,11 @@ TEST(SettingValue, TextIsReadAsTheTypeOfItsField) {
   EXPECT_THAT(FromText("download", "perhaps").get<std::string>(), HasSubstr("expected true or false"));
 }
 
+TEST(SettingValue, PythonsNoneIsAbsenceWhereItIsNoValueOfItsOwn) {
+  for (const char* name : {"lr", "batch_size", "download"}) EXPECT_TRUE(FromText(name, "None").is_null()) << name;
+  EXPECT_EQ(FromText("suffix", "None"), "None") << "a run may have that name";
+}
+
 TEST(SettingValue, WhatStoodForAbsenceIsAbsence) {
   EXPECT_TRUE(FromText("suffix", "").is_null());
   EXPECT_TRUE(FromText("lr", "").is_null());

@@ -125,6 +125,7 @@ bool IsYesOrNo(const std::string& word) {
 // Of a setting that may stand without a value: whether `word` behind it is one.
 bool IsChoice(const Setting& row, const std::string& word) {
   const Alias* const words = RunTable().WordsFor(row.name);
+  if (row.type == ValueType::kWhole || row.type == ValueType::kNumber) return ValueFromText(row, word).ok();
   return std::find(row.choices.begin(), row.choices.end(), word) != row.choices.end() ||
          (words != nullptr && Translate(*words, word).ok());
 }

@@ -246,6 +246,8 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   // Mixed precision without a word about the type is that in fp16.
   if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0")
     setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
+  if (*setup.settings.Get<bool>("kernel_opt"))
+    setup.settings.Fill("deterministic", false, Origin::kDefault, "--kernel_opt");
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks, static_cast<int>(*settings.Get<int64_t>("pp")),
                                               static_cast<int>(*settings.Get<int64_t>("tp"))));
   SY_RETURN_IF_ERROR(CheckDataRanks(mesh, settings.Get<int>("dp")));
