@@ -18,6 +18,12 @@ void Darken(std::byte* end, const TensorType& image, int64_t sample) {
 
 }  // namespace
 
+bool IsTriedHere(const Level& level) {
+  const std::string name = level.name;
+  const int ranks = SharedWorld().size();
+  return ranks <= 2 || name == "fp16_O2" || (ranks == 4 && name == "bf16_O1");
+}
+
 void Use(const Level& level, TrainConfig* config) {
   config->precision = level.precision;
   config->amp = level.amp;

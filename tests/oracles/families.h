@@ -24,6 +24,10 @@ inline constexpr Level kLevels[] = {{"f32", "fp32", "O0", 24},
                                     {"fp16_O2", "fp16", "O2", 11},
                                     {"bf16_O1", "bf16", "O1", 8},
                                     {"bf16_O2", "bf16", "O2", 8}};
+// What a rank does with its own gradients is the same on 3 and 4 ranks as on 2, where all levels are tried: on 3 fp16
+// O2 is, on 4 bf16 O1 too.
+bool IsTriedHere(const Level& level);
+inline constexpr char kTriedElsewhere[] = "tried on 1 and 2 ranks; in fp16 O2 on 3 and 4, in bf16 O1 on 4";
 inline void PrintTo(const Level& level, std::ostream* out) { *out << level.name; }
 // Of config->model. In fp16 the loss is scaled by a static 1024, which moves no gradient of these models out of the
 // type's range; deeplab's, whose norm is 265, by 128.

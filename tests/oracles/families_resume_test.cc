@@ -14,8 +14,7 @@ class FamilyResume : public ::testing::TestWithParam<std::tuple<const char*, Lev
 
 TEST_P(FamilyResume, AnywhereEqualsTheUninterruptedRun) {
   const auto& [family, level] = GetParam();
-  if (SharedWorld().size() > 2 && std::string(level.name) != "fp16_O2")
-    GTEST_SKIP() << "tried on 1 and 2 ranks; on more in fp16 O2";
+  if (!IsTriedHere(level)) GTEST_SKIP() << kTriedElsewhere;
   TrainConfig config = FamilyConfig(family);
   Use(level, &config);
   if (level.fp16()) {  // overflows at first, falls at each of them, and grows after two updates
