@@ -15,14 +15,8 @@ using Mlp = MultiLayerPerceptronConfig;
 
 const std::vector<Field<Mlp>>& MlpFields() {
   static const auto& fields = *new std::vector<Field<Mlp>>{
-      FieldOf<&Mlp::width>("width", {.help = "hidden width",
-                                     .range = Within(1, 1 << 20),
-                                     .formerly_open = FormerlyOpen::kAtZero,
-                                     .architecture = true}),
-      FieldOf<&Mlp::depth>("depth", {.help = "number of layers",
-                                     .range = Within(1, 4096),
-                                     .formerly_open = FormerlyOpen::kAtZero,
-                                     .architecture = true}),
+      FieldOf<&Mlp::width>("width", {.help = "hidden width", .range = Within(1, 1 << 20), .architecture = true}),
+      FieldOf<&Mlp::depth>("depth", {.help = "number of layers", .range = Within(1, 4096), .architecture = true}),
       FieldOf<&Mlp::dropout>("dropout", {.help = "dropout probability", .range = WithinBelow(0, 1)}),
   };
   return fields;

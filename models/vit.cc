@@ -33,31 +33,17 @@ using Vit = VisionTransformerConfig;
 
 const std::vector<Field<Vit>>& Fields() {
   static const auto& fields = *new std::vector<Field<Vit>>{
-      FieldOf<&Vit::patch>("patch", {.help = "side of a patch",
-                                     .unit = "pixels",
-                                     .range = Within(1, 8192),
-                                     .formerly_open = FormerlyOpen::kAtZero,
-                                     .architecture = true}),
-      FieldOf<&Vit::width>("width", {.help = "hidden width",
-                                     .range = Within(1, 1 << 20),
-                                     .formerly_open = FormerlyOpen::kAtZero,
-                                     .architecture = true}),
-      FieldOf<&Vit::depth>("depth", {.help = "number of layers",
-                                     .range = Within(1, 4096),
-                                     .formerly_open = FormerlyOpen::kAtZero,
-                                     .architecture = true}),
-      FieldOf<&Vit::heads>("heads", {.help = "attention heads",
-                                     .range = Within(1, 1 << 16),
-                                     .formerly_open = FormerlyOpen::kAtZero,
-                                     .architecture = true}),
-      FieldOf<&Vit::mlp_ratio>("mlp_ratio", {.help = "width of a block's MLP over the hidden width",
-                                             .range = Within(0, 1024),
-                                             .formerly_open = FormerlyOpen::kAtZero,
-                                             .architecture = true}),
-      FieldOf<&Vit::layer_norm_eps>("layer_norm_eps", {.help = "eps of the layer norms; that of pretrained weights",
-                                                       .range = Within(0, 1),
-                                                       .formerly_open = FormerlyOpen::kAtZero,
-                                                       .architecture = true}),
+      FieldOf<&Vit::patch>(
+          "patch", {.help = "side of a patch", .unit = "pixels", .range = Within(1, 8192), .architecture = true}),
+      FieldOf<&Vit::width>("width", {.help = "hidden width", .range = Within(1, 1 << 20), .architecture = true}),
+      FieldOf<&Vit::depth>("depth", {.help = "number of layers", .range = Within(1, 4096), .architecture = true}),
+      FieldOf<&Vit::heads>("heads", {.help = "attention heads", .range = Within(1, 1 << 16), .architecture = true}),
+      FieldOf<&Vit::mlp_ratio>(
+          "mlp_ratio",
+          {.help = "width of a block's MLP over the hidden width", .range = Within(0, 1024), .architecture = true}),
+      FieldOf<&Vit::layer_norm_eps>(
+          "layer_norm_eps",
+          {.help = "eps of the layer norms; that of pretrained weights", .range = Within(0, 1), .architecture = true}),
       FieldOf<&Vit::dropout>("dropout", {.help = "dropout probability", .range = WithinBelow(0, 1)}),
       FieldOf<&Vit::drop_path>(
           "drop_path", {.help = "stochastic depth probability of the last block, rising linearly over the depth",

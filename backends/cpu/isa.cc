@@ -85,7 +85,14 @@ bool UsesTiles(const sy_instance& instance) {
 }
 #endif
 
-// The best set that this CPU has. One that is asked for by name limits oneDNN too.
+// Whether oneDNN may use what it has for the set.
+bool OneDnnTakes(const InstructionSet& set) {
+  static const auto effective = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
+  return (effective & set.one_dnn) == static_cast<unsigned>(set.one_dnn);
+}
+
+// The best set that this CPU has and that oneDNN, which ONEDNN_MAX_CPU_ISA limits, may use: both compute with the same.
+// One that is asked for by name limits oneDNN instead.
 Choice Choose(const sy_instance& instance) {
   const char* wanted = instance.Setting("CPU_ISA");
 #if defined(SY_X86_64)
@@ -111,7 +118,7 @@ Choice Choose(const sy_instance& instance) {
     const bool named = wanted && std::strcmp(wanted, set.table->isa) == 0;
     known += (known.empty() ? "" : ", ") + std::string(set.table->isa);
     is_known |= named;
-    if (!set.usable) continue;
+    if (!set.usable || (wanted == nullptr && set.table != &baseline::kTable && !OneDnnTakes(set))) continue;
     offered += (offered.empty() ? "" : ", ") + std::string(set.table->isa);
     if (found) continue;
     choice.table = set.table;

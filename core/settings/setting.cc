@@ -38,13 +38,11 @@ std::string Listed(const std::vector<std::string>& words) {
   return text;
 }
 
-Json WhereOpen(const Setting& setting, Json value) {
-  const double number = value.is_number() ? value.get<double>() : 1;
-  const bool open = (setting.formerly_open == FormerlyOpen::kAtZero && number == 0) ||
-                    (setting.formerly_open == FormerlyOpen::kBelowZero && number < 0 && number >= -1) ||
-                    (value.is_string() && value.get_ref<const std::string&>().empty()) ||
-                    (value.is_array() && value.empty());
-  return open ? Json() : value;
+// Null for an empty text or list.
+Json UnlessEmpty(const Json& value) {
+  const bool empty =
+      (value.is_string() && value.get_ref<const std::string&>().empty()) || (value.is_array() && value.empty());
+  return empty ? Json() : value;
 }
 
 Json NumberFromText(ValueType type, const std::string& text) {
@@ -128,8 +126,7 @@ StatusOr<Json> ValueFromText(const Setting& setting, const std::string& text) {
     return InvalidArgument("\"{}\" is not a value for --{}: expected {}{}", Printable(text), setting.name,
                            Words(setting.type), setting.word.empty() ? "" : " or " + setting.word);
   }
-  // Only what an earlier version wrote stands for a setting that is not given.
-  return value == 0 ? value : WhereOpen(setting, std::move(value));
+  return value;
 }
 
 StatusOr<Json> ValueFromJson(const Setting& setting, const Json& value, bool exact) {
@@ -145,15 +142,11 @@ StatusOr<Json> ValueFromJson(const Setting& setting, const Json& value, bool exa
       break;
     case ValueType::kText:
       fits = value.is_string();
-      if (value.is_number() && setting.formerly_open != FormerlyOpen::kNo) {  // it was a number once
-        const Json number = WhereOpen(setting, value);
-        return number.is_null() ? number : Json(ValueText(number));
-      }
       break;
     case ValueType::kTexts:
       fits = value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
   }
-  if (fits) return WhereOpen(setting, value);
+  if (fits) return UnlessEmpty(value);
   if (!exact && !value.is_object() && !value.is_null()) return ValueFromText(setting, ValueText(value));
   // What JSON has no number for is written as a text: inf.
   if (value.is_string() && setting.type == ValueType::kNumber && value == "inf") return Json(HUGE_VAL);

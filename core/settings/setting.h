@@ -40,9 +40,6 @@ constexpr Range AtLeast(double low) { return {.low = low}; }
 constexpr Range Within(double low, double high) { return {.low = low, .high = high}; }
 constexpr Range WithinBelow(double low, double high) { return {.low = low, .high = high, .below_high = true}; }
 
-// Numbers that stood for "not given" in config files and command lines of before; they are read as absence.
-enum class FormerlyOpen { kNo, kAtZero, kBelowZero };
-
 // What people write about a setting.
 struct SettingTraits {
   std::string help;                                      // one line, without unit, choices and default
@@ -52,7 +49,6 @@ struct SettingTraits {
   Range range;                                           // of a number
   Origin by = Origin::kDefault;  // who fills it when the user does not: default, dataset, model or recipe
   SettingKind kind = SettingKind::kProperty;
-  FormerlyOpen formerly_open = FormerlyOpen::kNo;
   std::string formerly;       // the name that it had, under which files of before have it
   std::string yields_to;      // another setting that decides the same: this one is dropped where that comes from nearer
   std::string word;           // may stand in place of a number, or of a choice: "auto"
@@ -75,8 +71,8 @@ inline constexpr char kPythonsNone[] = "None";  // what programs in Python print
 // As the user types it: "0.9", "1000,2000", "true"; "" for null.
 std::string ValueText(const nlohmann::json& value);
 
-// Null where the text is empty, was formerly a word for absence, or is Python's None where that is no value of its own.
-// InvalidArgument says what was expected.
+// Null where the text is empty, or Python's None where that is no value of its own. InvalidArgument says what was
+// expected.
 StatusOr<nlohmann::json> ValueFromText(const Setting& setting, const std::string& text);
 // The same for a JSON value. exact: of the row's own JSON type, as the program writes it; else also a text that
 // ValueFromText would take, and a text with commas for a list.

@@ -20,8 +20,8 @@ constexpr char kState[] = "state.safetensors";
 constexpr char kConfig[] = "config.json";
 constexpr char kPreprocessor[] = "preprocessor_config.json";
 // kSharedFormat: with several files of state and their index.
-constexpr char kFormatFamily[] = "switchyard-checkpoint/", kFormat[] = "switchyard-checkpoint/3",
-               kSharedFormat[] = "switchyard-checkpoint/4";
+constexpr char kFormatFamily[] = "switchyard-checkpoint/", kFormat[] = "switchyard-checkpoint/5",
+               kSharedFormat[] = "switchyard-checkpoint/6";
 constexpr size_t kLargestJson = JsonRules{}.bytes, kLargestIndex = size_t{256} << 20;
 
 std::string Hex(uint32_t value) { return fmt::format("{:08x}", value); }

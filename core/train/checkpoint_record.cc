@@ -26,6 +26,7 @@ StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const std::string&
 
 nlohmann::json ToJson(const Course& course) {
   return {{"samples_per_update", course.samples_per_update},
+          {"samples", course.samples},
           {"changed_at", course.changed_at},
           {"shift", course.shift},
           {"epoch_began", course.epoch_began},
@@ -35,10 +36,15 @@ nlohmann::json ToJson(const Course& course) {
 StatusOr<Course> CourseIn(const LoadedCheckpoint& checkpoint, int64_t data_step) {
   Course course;
   SY_ASSIGN_OR_RETURN(course.samples_per_update, CountIn(checkpoint, "timetable/samples_per_update", 1));
+  SY_ASSIGN_OR_RETURN(course.samples, CountIn(checkpoint, "timetable/samples", 1));
   SY_ASSIGN_OR_RETURN(course.changed_at, CountIn(checkpoint, "timetable/changed_at"));
   SY_ASSIGN_OR_RETURN(course.shift, CountIn(checkpoint, "timetable/shift", std::numeric_limits<int32_t>::min()));
   SY_ASSIGN_OR_RETURN(course.epoch_began, CountIn(checkpoint, "timetable/epoch_began"));
   course.warm = checkpoint.record.at("timetable").value("warm", nlohmann::json()) == true;
+  if (course.samples < course.samples_per_update) {
+    return DataLoss("{}/state.json: timetable: expected data for an update at least, found {}", checkpoint.folder,
+                    ToJson(course).dump());
+  }
   if (course.changed_at > data_step || course.epoch_began > course.changed_at || course.shift > course.changed_at) {
     return DataLoss("{}/state.json: timetable: expected a change before update {}, found {}", checkpoint.folder,
                     data_step, ToJson(course).dump());
@@ -91,8 +97,10 @@ Status CheckpointRecord::CheckSameRun(const LoadedCheckpoint& checkpoint) {
   if (world_.rank() != 0) return OkStatus();
   data_checksum_ = train_.Checksum();
   if (field("data_checksum") != *data_checksum_) {
-    LogWarning("the training data are not those that {} was trained on; if that is not meant, give those with --data",
-               folder);
+    LogWarning(
+        "the training data are not those that {} was trained on, and an epoch is one of them from here on; if that is "
+        "not meant, give those with --data",
+        folder);
   }
   return OkStatus();
 }

@@ -6,6 +6,7 @@
 #include "core/base/units.h"
 #include "core/parallel/power_sgd.h"
 #include "core/train/recipe.h"
+#include "core/train/run_folder.h"
 
 namespace switchyard {
 namespace {

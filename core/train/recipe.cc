@@ -130,12 +130,12 @@ Status CheckRecipe(const TrainConfig& c) {
     return InvalidArgument(
         "--gamma: expected above 0 and at most 1, found {:g}: it is the factor by which a rate falls", c.gamma);
   }
-  if (c.lr > 0 && c.min_lr > c.lr && EndsAtMinimum(schedule)) {
+  if (c.min_lr > c.lr && EndsAtMinimum(schedule)) {
     return InvalidArgument(
         "--lr={:g} would rise to --min_lr={:g} at the end (the recipe's, where you gave none); give a lower --min_lr",
         c.lr, c.min_lr);
   }
-  if (c.lr > 0 && c.warmup_lr > c.lr && HasWarmup(c) && schedule != Schedule::kCosineAnnealing) {
+  if (c.warmup_lr > c.lr && HasWarmup(c) && schedule != Schedule::kCosineAnnealing) {
     return InvalidArgument(
         "the warm-up would fall from --warmup_lr={:g} (the recipe's, where you gave none) to --lr={:g}; give a lower "
         "--warmup_lr",

@@ -9,17 +9,25 @@ namespace {
 
 bool ToldInUpdates(const std::string& warmup) { return warmup.find_first_of(".e") == std::string::npos; }
 
-// What a change of the global batch makes of a course: the run stands `of_epoch` samples into an epoch.
+// What a change of the global batch or of the data makes of a course: the run stands `of_epoch` samples into an epoch.
 StatusOr<Course> Changed(const TrainConfig& config, int64_t samples, const RunPosition& at, int64_t of_epoch,
                          int64_t per_update) {
   const Course& before = at.course;
-  const int64_t per_epoch = samples / before.samples_per_update, behind = at.data_step - before.shift;
+  const int64_t per_epoch = before.samples / before.samples_per_update, behind = at.data_step - before.shift;
   const bool again_in_this_epoch = before.changed_at > 0 && (before.changed_at - before.shift) / per_epoch == at.epoch;
   // A warm-up that is longer than the run, which ParseWarmup refuses, is not over.
   const auto warmup = ParseWarmup(config.warmup, config.steps.value_or(per_epoch * config.epochs), per_epoch);
   const int64_t clock = ToldInUpdates(config.warmup) ? at.data_step : behind;
+  if (of_epoch > 0 && of_epoch / per_update >= samples / per_update) {
+    return InvalidArgument(
+        "the run stands {} images into epoch {}, and the training data are {}; go on from a checkpoint at the end of "
+        "an "
+        "epoch, or give the {} images that it was trained on with --data",
+        of_epoch, at.epoch + 1, samples, before.samples);
+  }
   return Course{
       .samples_per_update = per_update,
+      .samples = samples,
       .changed_at = at.data_step,
       .shift = at.data_step - at.epoch * (samples / per_update) - of_epoch / per_update,
       .epoch_began = again_in_this_epoch ? before.epoch_began : at.data_step - of_epoch / before.samples_per_update,
@@ -39,13 +47,10 @@ StatusOr<Timetable> Timetable::Of(const TrainConfig& config, int64_t samples, in
         samples, per_update, config.batch_size, world, config.accumulation);
   }
   table.course = from.course;
-  if (from.course.samples_per_update > samples) {
-    return DataLoss("the run to go on with had {} samples per update, and the data has {}",
-                    from.course.samples_per_update, samples);
-  }
   if (from.course.samples_per_update == 0) {
     table.course.samples_per_update = per_update;
-  } else if (from.course.samples_per_update != per_update) {
+    table.course.samples = samples;
+  } else if (from.course.samples_per_update != per_update || from.course.samples != samples) {
     SY_ASSIGN_OR_RETURN(table.course,
                         Changed(config, samples, from, from.batch * config.batch_size * world, per_update));
   }

@@ -1,6 +1,7 @@
 // How long a run is and which learning rate each update has: a pure function of the settings, the size of the data, the
 // number of ranks and, where a run goes on, the place that it has reached. A run that is taken up twice has the
-// timetable of one that is taken up once: what a changed global batch did to it is kept (Course). Plain data.
+// timetable of one that is taken up once: what another global batch or other data did to it is kept (Course). Plain
+// data.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,12 @@
 
 namespace switchyard {
 
-// How the updates of a run lie in its epochs. With one global batch all is 0 but the batch.
+// How the updates of a run lie in its epochs. With one global batch and the same data all is 0 but the first two.
 struct Course {
   int64_t samples_per_update = 0;  // since the last change; 0: the run has not begun
+  int64_t samples = 0;             // of the training data, since then
   int64_t changed_at = 0;          // updates begun before that change
-  int64_t shift = 0;        // update i stands where this batch alone would have made i − shift updates to come there
+  int64_t shift = 0;        // update i stands where these two alone would have made i − shift updates to come there
   int64_t epoch_began = 0;  // updates begun before the epoch in which the change was
   bool warm = false;        // the warm-up was over at the change, and stays over
 };
@@ -54,10 +56,10 @@ struct Timetable {
 
   Course course;
 
-  // `from`: where the run begins or goes on. Where the global batch is another than there, the rest of the run is
-  // divided into updates of the new size: what is told in updates (--steps, milestones, "500" of warm-up) does not
-  // move, what is told in epochs or shares follows the epochs. InvalidArgument where the samples do not fill one
-  // update.
+  // `from`: where the run begins or goes on. Where the global batch or the number of samples is another than there, the
+  // rest of the run is divided into updates anew: what is told in updates (--steps, milestones, "500" of warm-up) does
+  // not move, what is told in epochs or shares follows the epochs. InvalidArgument where the samples do not fill one
+  // update, or end before the place in an epoch where the run stands.
   static StatusOr<Timetable> Of(const TrainConfig& config, int64_t samples, int world, const RunPosition& from = {});
 };
 

@@ -1,6 +1,7 @@
 #include "core/train/without_effect.h"
 
 #include <cmath>
+#include <set>
 #include <span>
 
 #include "core/train/mixed_precision.h"
@@ -60,10 +61,14 @@ std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& c, Content cont
 
 std::vector<std::string> SettingsOfUpdates(const std::string& command,
                                            absl::FunctionRef<bool(const std::string& setting)> chosen) {
-  const BesideRule rules[] = {
-      {{"offload", "offload_optim_frac", "offload_param_frac", "offload_dir"}, false, command, "train"}};
+  const std::set<std::string> others = {"epochs",     "steps", "offload", "offload_optim_frac", "offload_param_frac",
+                                        "offload_dir"};
   std::vector<std::string> sentences;
-  Follow(rules, chosen, &sentences);
+  for (const Setting& row : TrainSettings()) {
+    const bool updates = row.group == "Optimizer and schedule" && row.name != "label_smoothing";
+    if ((updates || row.kind == SettingKind::kAct || others.contains(row.name)) && chosen(row.name))
+      sentences.push_back(fmt::format("--{} has no effect with {}: it belongs to train", row.name, command));
+  }
   return sentences;
 }
 

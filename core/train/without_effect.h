@@ -34,7 +34,8 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, const 
 std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& config, Content content,
                                               absl::FunctionRef<bool(const std::string& setting)> chosen);
 
-// Settings that say where a run holds what it updates, for a command that updates nothing: "eval".
+// Settings that say what a run begins with, how it updates weights and where it holds what it updates, for a command
+// that updates nothing: "eval".
 std::vector<std::string> SettingsOfUpdates(const std::string& command,
                                            absl::FunctionRef<bool(const std::string& setting)> chosen);
 

@@ -71,6 +71,9 @@ TEST_F(Commands, LibrariesAreShownInTheVersionsThatTheyGiveThemselves) {
     EXPECT_EQ(found, command == "doctor" ? 1 : 2) << "the null plugin has two devices";
   }
   EXPECT_THAT(Run("devices").output, Not(HasSubstr("libfast")));
+  // What oneDNN is held to holds for the plugin's own kernels too.
+  EXPECT_THAT(Run("devices", Start::kAlone, "ONEDNN_MAX_CPU_ISA=SSE41").output,
+              HasSubstr("(baseline, halves computed in f32)"));
   const std::string run =
       "train --model=mlp --dataset=shapes --train_size=32 --validation_size=4 --steps=1 "
       "--batch_size=4 --workers=1 --output=run --device=null";

@@ -49,10 +49,6 @@ class RunSettings : public ProgramTest {
     std::ifstream file(In(path));
     return nlohmann::json::parse(file, nullptr, false);
   }
-  static nlohmann::json OfBefore(const std::string& model) {
-    std::ifstream file(SWITCHYARD_FIXTURES "/settings_with_sentinels.json");
-    return nlohmann::json::parse(file)[model];
-  }
 };
 
 constexpr char kShapes[] =
@@ -413,90 +409,6 @@ TEST_F(RunSettings, TheConfigOfARunOnOneRankServesFour) {
   ExpectRefused(Run("explain --config=c.json"), {"--batch_size=8", "--global_batch_size=100; give one of them"});
 }
 
-TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
-  for (const std::string model : {"mlp", "vit_micro"}) {
-    const nlohmann::json before = OfBefore(model)["config.json"];
-    std::ofstream(In("c.json")) << before;
-    ExpectSuccess(Run("train --config=c.json"));
-    const nlohmann::json now = Saved(fmt::format("run/{}/shapes/a/run/config.json", model));
-    ASSERT_TRUE(now.is_object());
-    const nlohmann::json open = {0, 0.0, -1.0, "", nlohmann::json::array()};
-    for (const auto& [name, value] : before.items()) {
-      if (now.contains(name) && now[name] != value) {
-        // What was left open is filled, and nothing else is different.
-        EXPECT_NE(std::find(open.begin(), open.end(), value), open.end()) << name << ": " << value << ", " << now[name];
-      } else if (!now.contains(name)) {
-        EXPECT_NE(std::find(open.begin(), open.end(), value), open.end()) << name << " is gone: " << value;
-      }
-    }
-    // Settings that came after the file: their defaults.
-    const nlohmann::json newer = {{"recompute", "none"},
-                                  {"num_losses", 1},
-                                  {"mode", "ddp"},
-                                  {"dp", nullptr},
-                                  {"tp", 1},
-                                  {"sp", false},
-                                  {"pp", 1},
-                                  {"pp_interleave", 1},
-                                  {"hierarchical_allreduce", false},
-                                  {"ranks_per_node", nullptr},
-                                  {"zero", 0},
-                                  {"shard_param_frac", 1.0},
-                                  {"offload", "none"},
-                                  {"offload_optim_frac", 1.0},
-                                  {"offload_param_frac", 1.0},
-                                  {"offload_dir", nullptr},
-                                  {"dampening", 0.0},
-                                  {"adam_w_mode", true},
-                                  {"grad_averaging", true},
-                                  {"use_nvlamb", false},
-                                  {"max_grad_norm", 1.0},
-                                  {"trust_coefficient", 0.001},
-                                  {"layer_decay", 1.0},
-                                  {"fused_optimizer", true},
-                                  {"ema_decay", 0.0},
-                                  {"profile", false},
-                                  {"best_by", "weights"},
-                                  {"sync_batchnorm", false},
-                                  {"overlap", true},
-                                  {"pin_memory", "auto"},
-                                  {"sharded_checkpoints", true},
-                                  {"delay_allreduce", false},
-                                  {"allreduce_dtype", "fp32"},
-                                  {"powersgd_compression", false},
-                                  {"matrix_approximation_rank", 1},
-                                  {"start_compress_iter", 1000},
-                                  {"broadcast_buffers", true},
-                                  {"kernel_opt", false},
-                                  {"count_second_choice", false},
-                                  {"mixup", 0.0},
-                                  {"cutmix", 0.0},
-                                  {"mixup_prob", 1.0},
-                                  {"mixup_switch_prob", 0.5},
-                                  {"mixup_mode", "batch"},
-                                  {"cutmix_minmax", nlohmann::json::array()},
-                                  {"mix_on", "loader"},
-                                  {"entropy_weight", 1.0},
-                                  {"dice_weight", 1.0},
-                                  {"normalization", "zscore"},
-                                  {"intensity_scale", 0.1},
-                                  {"intensity_shift", 0.1},
-                                  {"window_overlap", 0.25},
-                                  {"window_weights", "constant"},
-                                  {"erase_prob", 0.0},
-                                  {"erase_mode", "const"},
-                                  {"erase_count", 1}};
-    for (const auto& [name, value] : now.items()) {
-      if (before.contains(name)) continue;
-      EXPECT_EQ(newer.value(name, nlohmann::json()), value) << name << " is new: its default belongs into `newer`";
-    }
-  }
-  const auto shown = Show("explain --config=c.json");
-  EXPECT_EQ(shown.at("data").value, "-");
-  EXPECT_EQ(shown.at("layer_norm_eps").origin.substr(0, 11), "config file");
-  EXPECT_EQ(shown.at("max_fallback").value, "inf");
-}
-
 TEST_F(RunSettings, TheAxesOfTheMeshAreGivenAtOnce) {
   const std::string flag = "flag: --parallel=dp2,tp2,zero1,sp (several at once)";
   ExpectShown("explain --model=vit_micro --parallel=dp2,tp2,zero1,sp", {{"dp", {"2", flag}},
@@ -519,27 +431,6 @@ TEST_F(RunSettings, TheAxesOfTheMeshAreGivenAtOnce) {
       {"--parallel: expected numbers behind dp, tp, pp, zero, sp, separated by commas, as in dp2,tp2; found \"ep4\""});
 }
 
-// The record that a checkpoint of before holds: settings with sentinels, and an architecture with what an MLP lacks.
-TEST_F(RunSettings, CheckpointsWithSentinelsGoOnAndAreEvaluated) {
-  for (const std::string model : {"mlp", "vit_micro"}) {
-    std::ofstream(In("c.json")) << OfBefore(model)["config.json"];
-    ExpectSuccess(Run("train --config=c.json"));
-    const std::string run = fmt::format("run/{}/shapes/a/run", model);
-    const std::string path = In(run + "/checkpoints/latest/state.json");
-    nlohmann::json record = Saved(run + "/checkpoints/latest/state.json");
-    record["config"] = OfBefore(model)["config"];
-    record["arch"] = OfBefore(model)["arch"];
-    record.erase("state_crc32");
-    std::string text = record.dump(2);
-    text.resize(text.size() - 2);
-    text += fmt::format(",\n  \"state_crc32\": \"{:08x}\"\n}}\n", Crc(Bytes(text.begin(), text.end())));
-    std::ofstream(path, std::ios::trunc) << text;
-    ExpectSuccess(Run("eval --device=cpu --checkpoint=" + run), {"20 images"});
-    ExpectSuccess(Run("train --device=cpu --steps=8 --resume=" + run), {"trained 8 updates"});
-    ExpectRefused(Run("train --device=cpu --steps=9 --width=32 --resume=" + run), {"another model"});
-  }
-}
-
 TEST_F(RunSettings, ARunThatGoesOnSaysWhatItTookFromItsCheckpoint) {
   ExpectSuccess(Run(SmallTraining("--lr=0.5 --dropout=0.25")));
   const std::string run = "run/mlp/shapes/a/run";
@@ -549,6 +440,23 @@ TEST_F(RunSettings, ARunThatGoesOnSaysWhatItTookFromItsCheckpoint) {
   EXPECT_EQ(shown.at("dropout").value, "0.25");
   EXPECT_EQ(shown.at("steps").value, "-") << "the run's 6 steps yield to the epochs that are typed";
   EXPECT_EQ(shown.at("output").origin, "default") << "a place is never taken along";
+}
+
+// 0 is a rate as any other is, in files too.
+TEST_F(RunSettings, ARunWithoutARateStaysOne) {
+  ExpectSuccess(Run(SmallTraining("--lr=0 --min_lr=0")), {"adamw, lr 0,"});
+  ExpectSuccess(Run("train --device=cpu --epochs=5 --resume=run/mlp/shapes/a/run"), {"adamw, lr 0,"});
+  std::ofstream(In("c.json")) << R"({"lr": 0, "min_lr": 0})";
+  ExpectShown("train --model=vit_micro --dataset=shapes --config=c.json", {{"lr", {"0", "config file: --config=c.json"}}});
+}
+
+TEST_F(RunSettings, WhatAnEvaluationDoesNotReadIsSaid) {
+  ExpectSuccess(Run(SmallTraining()));
+  const std::string evaluation = "--device=cpu --checkpoint=run/mlp/shapes/a/run --lr=3 --steps=9 --reset_head";
+  for (const std::string command : {"eval ", "export x --names=timm "}) {
+    ExpectSuccess(Run(command + evaluation),
+                  {"--lr has no effect with", "--steps has no effect with", "--reset_head has no effect with"});
+  }
 }
 
 TEST_F(RunSettings, EachSettingOfAugmentationReachesThePixels) {

@@ -276,6 +276,12 @@ TEST_F(Weights, ExportedWeightsAreEvaluatedAsTheRunIs) {
                   {"config.json says that the weights were made for another model", "--heads=4 where the file has 2"});
   }
   ExpectRefused(Run("eval --checkpoint=hub " + heads), {"--heads=4 where the file has 2"});
+  const std::string other = " --device=cpu --heads=4 --layer_norm_eps=0.1";
+  for (const std::string command :
+       {"eval --checkpoint=", "predict photos/val --checkpoint=", "export x --checkpoint="}) {
+    ExpectRefused(Run(command + run_ + other), {"is a checkpoint of another model: --heads=4 where the run has 2, "
+                                                "--layer_norm_eps=0.1 where the run has 0.0001"});
+  }
   // Weights alone: what is known without config.json has to be said, and the classes are counted from the head.
   std::filesystem::remove(In("timm/config.json"));
   ExpectRefused(Run("eval --checkpoint=timm --dataset=imagefolder --data=photos"), {"give --model"});

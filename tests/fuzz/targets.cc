@@ -96,9 +96,9 @@ const std::vector<FuzzTarget>& FuzzTargets() {
        [] {
          return Texts(
              {R"({"epoch": 1, "step": 10, "samples": 2, "world": 2, "best_top1": 0.5, "classes": ["a", "b"],)"
-              R"( "config": {"lr": 0.1, "model": "mlp"}, "arch": {"model": "mlp", "width": 16}, "format": "switchyard-checkpoint/3",)"
+              R"( "config": {"lr": 0.1, "model": "mlp"}, "arch": {"model": "mlp", "width": 16}, "format": "switchyard-checkpoint/5",)"
               R"( "files": {"model.safetensors": {"bytes": 1, "header_crc32": "0"}})",
-              R"({"format": "switchyard-checkpoint/3", "files": {"config.json": null})"});
+              R"({"format": "switchyard-checkpoint/5", "files": {"config.json": null})"});
        }},
       {"metrics", FuzzMetrics,
        [] { return Texts({"{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":null,\"note\":\"two\\nlines\"}\n{\"st"}); }},

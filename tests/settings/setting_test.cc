@@ -40,18 +40,16 @@ TEST(SettingValue, PythonsNoneIsAbsenceWhereItIsNoValueOfItsOwn) {
   EXPECT_EQ(FromText("suffix", "None"), "None") << "a run may have that name";
 }
 
-TEST(SettingValue, WhatStoodForAbsenceIsAbsence) {
+TEST(SettingValue, WhatIsEmptyIsAbsenceAndNoNumberIs) {
   EXPECT_TRUE(FromText("suffix", "").is_null());
   EXPECT_TRUE(FromText("lr", "").is_null());
-  EXPECT_EQ(FromText("lr", "0"), 0) << "who types it means it";
-  EXPECT_EQ(FromText("batch_size", "0"), 0);
-  EXPECT_TRUE(ValueFromJson(Row("lr"), 0, true)->is_null()) << "as earlier versions wrote it";
-  EXPECT_TRUE(ValueFromJson(Row("batch_size"), 0, true)->is_null());
-  EXPECT_TRUE(FromText("min_lr", "-1").is_null());
-  EXPECT_EQ(FromText("min_lr", "0"), 0);
-  EXPECT_EQ(FromText("dropout", "0"), 0) << "a value, here";
-  EXPECT_TRUE(ValueFromJson(Row("min_lr"), -1.0, true)->is_null());
   EXPECT_TRUE(ValueFromJson(Row("debug"), Json::array(), true)->is_null());
+  for (const char* name : {"lr", "min_lr", "dropout"}) {
+    for (const double number : {0.0, -1.0, -0.5}) {
+      EXPECT_EQ(FromText(name, fmt::format("{}", number)), number) << name;
+      EXPECT_EQ(*ValueFromJson(Row(name), number, true), number) << name;
+    }
+  }
 }
 
 TEST(SettingValue, JsonIsOfTheTypeOrInFilesATextOfIt) {

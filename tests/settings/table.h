@@ -7,14 +7,8 @@ namespace switchyard {
 
 inline const SettingTable& SmallTable() {
   static const auto& table = *new SettingTable({
-      Describe<float>(
-          "lr", "Optimizer",
-          {.help = "peak rate", .range = AtLeast(0), .by = Origin::kRecipe, .formerly_open = FormerlyOpen::kAtZero},
-          1e-3f),
-      Describe<float>(
-          "min_lr", "Optimizer",
-          {.help = "last rate", .range = AtLeast(0), .by = Origin::kRecipe, .formerly_open = FormerlyOpen::kBelowZero},
-          0.0f),
+      Describe<float>("lr", "Optimizer", {.help = "peak rate", .range = AtLeast(0), .by = Origin::kRecipe}, 1e-3f),
+      Describe<float>("min_lr", "Optimizer", {.help = "last rate", .range = AtLeast(0), .by = Origin::kRecipe}, 0.0f),
       Describe<float>("dropout", "Optimizer", {.help = "share", .range = WithinBelow(0, 1)}, 0.0f),
       Describe<std::string>("schedule", "Optimizer", {.help = "course", .choices = {"cosine", "step", "linear"}},
                             "cosine"),
@@ -22,7 +16,6 @@ inline const SettingTable& SmallTable() {
                     {.help = "of a rank",
                      .unit = "images",
                      .range = Within(1, 1 << 24),
-                     .formerly_open = FormerlyOpen::kAtZero,
                      .yields_to = "global_batch_size",
                      .word = "auto"},
                     1),

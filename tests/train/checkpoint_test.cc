@@ -413,13 +413,13 @@ TEST_F(CheckpointTest, AnOlderFormatIsRefusedAndSaysWhatItsWeightsServeFor) {
   ASSERT_TRUE(Save(10).ok());
   const std::string path = In("run/checkpoints/step-00000010/state.json");
   std::string text = ReadText(path);
-  text.replace(text.find("switchyard-checkpoint/3"), 23, "switchyard-checkpoint/1");
+  text.replace(text.find("switchyard-checkpoint/5"), 23, "switchyard-checkpoint/1");
   text.resize(text.rfind(",\n  \"state_crc32\""));
   text += fmt::format(",\n  \"state_crc32\": \"{:08x}\"\n}}\n",
                       crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size()));
   WriteText(path, text);
   const std::string error = Message(LoadCheckpoint(In("run")).status());
-  EXPECT_THAT(error, HasSubstr("found \"switchyard-checkpoint/1\", this program reads switchyard-checkpoint/3"));
+  EXPECT_THAT(error, HasSubstr("found \"switchyard-checkpoint/1\", this program reads switchyard-checkpoint/5"));
   EXPECT_THAT(error, HasSubstr("--pretrained=" + In("run/checkpoints/step-00000010/model.safetensors")));
 }
 

@@ -1,4 +1,4 @@
-// Learning rates of a run that goes on with another global batch.
+// Length and learning rates of a run that goes on with another global batch or with other data.
 #include "core/train/timetable.h"
 
 #include "gtest/gtest.h"
@@ -27,12 +27,12 @@ class RunThatChanges {
   explicit RunThatChanges(const TrainConfig& config) { TakeUp(config); }
 
   // Goes on with that from where it stands.
-  const Timetable& TakeUp(const TrainConfig& config) {
+  const Timetable& TakeUp(const TrainConfig& config, int64_t of_data = kSamples) {
     const int64_t samples = at_.batch * config_.batch_size;
     config_ = config;
     at_.batch = samples / config.batch_size;
     EXPECT_EQ(at_.batch * config.batch_size, samples);
-    const auto table = Timetable::Of(config, kSamples, 1, at_);
+    const auto table = Timetable::Of(config, of_data, 1, at_);
     EXPECT_TRUE(table.ok()) << Message(table.status());
     table_ = *table;
     at_.course = table_.course;
@@ -110,6 +110,29 @@ TEST(TimetableTest, AWarmUpToldInUpdatesDoesNotMove) {
       EXPECT_GT(rates[100], 0.99);  // cosine has begun to follow the epochs
     }
   }
+}
+
+// An epoch is one of the data that are there: of more of them it has more updates, and the run as many epochs as
+// before.
+TEST(TimetableTest, EpochsThatAreLeftAreOfTheDataAtHand) {
+  for (const int64_t data : {kSamples / 2, kSamples, 2 * kSamples}) {
+    RunThatChanges run(Config("multistep", "0"));
+    run.Train(10 * 20);
+    TrainConfig config = Config("multistep", "0");
+    config.milestones = {"20e"};
+    const Timetable table = run.TakeUp(config, data);
+    EXPECT_EQ(table.updates, 200 + 30 * data / 64) << data;
+    const auto fall = static_cast<size_t>(200 + 10 * data / 64);
+    EXPECT_EQ(table.rates[fall - 1], 1) << data;
+    EXPECT_FLOAT_EQ(table.rates[fall], 0.1f) << data;
+    run.Train(7 * data / 64);
+    EXPECT_EQ(run.TakeUp(config, data).rates, table.rates) << data;
+  }
+  RunPosition within{.data_step = 15, .batch = 15, .course = {.samples_per_update = 64, .samples = kSamples}};
+  EXPECT_TRUE(Timetable::Of(Config("cosine", "0"), kSamples - 64, 1, within).ok());
+  EXPECT_EQ(Message(Timetable::Of(Config("cosine", "0"), kSamples / 2, 1, within).status()),
+            "the run stands 960 images into epoch 1, and the training data are 640; go on from a checkpoint at the end "
+            "of an epoch, or give the 1280 images that it was trained on with --data");
 }
 
 // Whoever is taken up twice has the rates of whoever is taken up once, wherever that was.

@@ -193,9 +193,13 @@ TEST(WithoutEffect, IsCountingWhereAnyNumberIsAllowed) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"count_second_choice"}), IsEmpty());
 }
 
-TEST(WithoutEffect, IsOffloadingWhereNothingIsUpdated) {
-  EXPECT_THAT(SettingsOfUpdates("eval", [](const std::string& name) { return name == "offload" || name == "lr"; }),
-              ElementsAre("--offload has no effect with eval: it belongs to train"));
+TEST(WithoutEffect, IsWhatUpdatesAreMadeOfWhereThereAreNone) {
+  const std::set<std::string> typed = {"offload", "lr", "reset_head", "steps", "batch_size", "label_smoothing"};
+  EXPECT_THAT(SettingsOfUpdates("eval", [&](const std::string& name) { return typed.contains(name); }),
+              UnorderedElementsAre("--offload has no effect with eval: it belongs to train",
+                                   "--lr has no effect with eval: it belongs to train",
+                                   "--reset_head has no effect with eval: it belongs to train",
+                                   "--steps has no effect with eval: it belongs to train"));
   EXPECT_THAT(SettingsOfUpdates("export", [](const std::string& name) { return name.starts_with("offload_"); }),
               testing::SizeIs(3));
 }

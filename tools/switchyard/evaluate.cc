@@ -65,7 +65,7 @@ Status EvalCommand(const CommandLine& line) {
   }
   if (processes.rank == 0) {
     WarnOfSettingsOfOtherTasks(model.setup);
-    WarnOfSettingsOfUpdates(model.setup, "eval");
+    WarnOfSettingsOfUpdates(line.settings, "eval");
   }
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
   return InWorld(model.setup.config, processes, [&](World& world) -> Status {

@@ -48,7 +48,7 @@ Status ExportCommand(const CommandLine& line) {
 
   SY_ASSIGN_OR_RETURN(const TrainedModel model, OpenTrainedModel(path, line.settings, 1));
   if (ShowSettings(model.setup.settings, 0)) return OkStatus();
-  WarnOfSettingsOfUpdates(model.setup, "export");
+  WarnOfSettingsOfUpdates(line.settings, "export");
   const ResolvedModel& resolved = model.setup.resolved;
   SY_ASSIGN_OR_RETURN(const ForeignFormat* const format, FormatOf(*resolved.info->family, names));
   SY_ASSIGN_OR_RETURN(HostTensors tensors, absl::GetFlag(FLAGS_ema)

@@ -72,9 +72,9 @@ void WarnOfSettingsOfOtherTasks(const RunSetup& setup) {
     LogWarning("{}", sentence);
 }
 
-void WarnOfSettingsOfUpdates(const RunSetup& setup, const std::string& command) {
+void WarnOfSettingsOfUpdates(const Settings& given, const std::string& command) {
   for (const std::string& sentence : SettingsOfUpdates(command, [&](const std::string& name) {
-         return setup.settings.IsChosen(name) && setup.settings.Value(name) != "none";
+         return given.Has(name) && given.OriginOf(name) == Origin::kFlag && given.Value(name) != "none";
        }))
     LogWarning("{}", sentence);
 }

@@ -21,8 +21,8 @@ void WarnOfSettingsWithoutEffect(const RunSetup& setup, const RunFacts& facts, c
 // Of those, the settings of models of another kind alone, for commands that train nothing.
 void WarnOfSettingsOfOtherTasks(const RunSetup& setup);
 
-// And one for each that was chosen and is of updates, which this command does not make.
-void WarnOfSettingsOfUpdates(const RunSetup& setup, const std::string& command);
+// And one for each that was typed and is of updates, which this command does not make. given: what the user said.
+void WarnOfSettingsOfUpdates(const Settings& given, const std::string& command);
 
 // Where the images of classification are squares of one size, smaller than the model takes, and the model could take
 // them as they are: how they are enlarged, and what a step would cost without. "" elsewhere, and of models that cut

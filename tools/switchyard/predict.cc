@@ -174,7 +174,7 @@ Status PredictCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, line.settings, 1));
   if (ShowSettings(model.setup.settings, 0)) return OkStatus();
   WarnOfSettingsOfOtherTasks(model.setup);
-  WarnOfSettingsOfUpdates(model.setup, "predict");
+  WarnOfSettingsOfUpdates(line.settings, "predict");
   const Content content = model.setup.resolved.info->family->data;
   if (absl::GetFlag(FLAGS_overlay) && content != Content::kMaskedImages) {
     return InvalidArgument("--overlay lays masks over images, and {} takes {}; leave it out", model.setup.model.name,

@@ -5,6 +5,7 @@
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/base/text.h"
 #include "core/runtime/processes/launch_report.h"
 #include "core/settings/listing.h"
 #include "core/settings/sources.h"
@@ -264,8 +265,8 @@ Status TrainCommand(const CommandLine& line) {
       fmt::print("  throughput  {} images/s over {}\n", ThroughputText(result.images_per_s),
                  Count(world.size(), "rank"));
     if (!peak.empty()) fmt::print("  memory      {}\n", peak);
-    fmt::print("  run         {}\n", result.run_folder);
-    if (!result.picture.empty()) fmt::print("  loss curve  {}\n", result.picture);
+    fmt::print("  run         {}\n", Printable(result.run_folder));
+    if (!result.picture.empty()) fmt::print("  loss curve  {}\n", Printable(result.picture));
     return OkStatus();
   });
 }

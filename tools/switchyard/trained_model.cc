@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/train/architecture.h"
 #include "core/train/fitting.h"
 #include "models/foreign_format.h"
 #include "tools/switchyard/foreign_weights.h"
@@ -20,6 +21,23 @@ std::optional<int> ClassesOf(const WeightSource& weights) {
       return static_cast<int>(bias->shape[0]);
   }
   return std::nullopt;
+}
+
+// InvalidArgument where the model is not the one that the run trained: heads, for one, change no shape, and its weights
+// would load in silence. Images of another size are no other model.
+Status CheckOfRun(const LoadedCheckpoint& checkpoint, const nlohmann::json& architecture) {
+  const nlohmann::json of_run = checkpoint.record.value("arch", nlohmann::json::object());
+  std::string differences;
+  for (const auto& [name, value] : architecture.items()) {
+    if (name == "image_size" || !of_run.is_object()) continue;
+    const nlohmann::json one = {{name, of_run.value(name, nlohmann::json(0))}}, other = {{name, value}};
+    if (SameArchitecture(one, other)) continue;
+    differences += fmt::format("{}--{}={} where the run has {}", differences.empty() ? "" : ", ", name,
+                               ValueText(value), Excerpt(one[name]));
+  }
+  if (differences.empty()) return OkStatus();
+  return InvalidArgument("{} is a checkpoint of another model: {}; leave out what the run says itself",
+                         checkpoint.folder, differences);
 }
 
 }  // namespace
@@ -53,6 +71,7 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(weights, settings));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, nullptr, world));
   setup.config.offload = "none";  // nothing is updated, so that nothing need run on the host
+  if (weights.checkpoint() != nullptr) SY_RETURN_IF_ERROR(CheckOfRun(*weights.checkpoint(), setup.model.architecture));
   SY_RETURN_IF_ERROR(CheckEnoughWeights(weights, setup.resolved));
   if (transform) setup.model.evaluation = transform;
   if (classes.size() > static_cast<size_t>(MostClasses(setup.resolved))) {

@@ -1,6 +1,8 @@
 #include "backends/interposers/trace/recorder.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -33,7 +35,22 @@ std::string Microseconds(uint64_t ns) {
   return Format("%llu.%03llu", static_cast<unsigned long long>(ns / 1000), static_cast<unsigned long long>(ns % 1000));
 }
 
+// For writing, without following a link, since the folder may be a run's that others can write to, and without waiting
+// for a reader.
+int OpenFile(const std::string& path, int flags) {
+  return open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0666);
+}
+
 }  // namespace
+
+std::string Recorder::Refusal(const std::string& path) {
+  const int descriptor = OpenFile(path, 0);
+  if (descriptor < 0) return std::strerror(errno);
+  struct stat about = {};
+  const bool regular = fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
+  close(descriptor);
+  return regular ? "" : "expected a file on a disk";
+}
 
 Recorder& Recorder::Get() {
   static auto* const recorder = new Recorder;
@@ -136,8 +153,7 @@ void Recorder::Write() {
     path.insert(has_ending ? dot : path.size(), Text(".", rank_));
   }
   const std::string json = ToJson();
-  // No link is followed: the folder may be a run's that others can write to.
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  const int descriptor = OpenFile(path, O_TRUNC);
   std::FILE* const file = descriptor < 0 ? nullptr : fdopen(descriptor, "w");
   bool good = file != nullptr && std::fwrite(json.data(), 1, json.size(), file) == json.size();
   if (file != nullptr && std::fclose(file) != 0) good = false;

@@ -32,6 +32,9 @@ class Recorder {
   static Recorder& Get();
   static uint64_t Now();  // ns
 
+  // Why no file can be written to `path`; "" where one can. What is missing of it is made.
+  static std::string Refusal(const std::string& path);
+
   // The file: `path`, else the setting SWITCHYARD_TRACE of `instance`, else trace.json. Rank r > 0 writes trace.r.json
   // beside it. The host of the first instance is asked and told, for there is one file.
   void Serve(const sy_instance& instance, const std::string& path);
