@@ -99,7 +99,9 @@ Status ExplainSearch(const Settings& given, const RunSetup& setup, World& here, 
 Status ExplainCommand(const CommandLine& line) {
   const std::optional<int> stated = absl::GetFlag(FLAGS_world);
   int world = stated.value_or(1);
-  if (world < 1) return InvalidArgument("--world: expected at least 1, found {}", world);
+  constexpr int kMostRanks = 1 << 20;
+  if (world < 1 || world > kMostRanks)
+    return InvalidArgument("--world: expected 1 to {} ranks, found {}", kMostRanks, world);
   if (const TrainConfig asked = ConfigOf(line.settings); !stated) {
     if (asked.dp) world = *asked.dp * asked.tp * asked.pp;
     if (asked.mode == "dp" && asked.devices) world = *asked.devices;
