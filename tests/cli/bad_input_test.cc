@@ -70,7 +70,7 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
   ExpectAloneRefused("train --dataset=shapes --model=vit_micro --heads=7", {"no multiple of 7 heads"});
   ExpectAloneRefused("explain --model=resnet18 --channels=1",
                      {"--mean has 3", "images have 1 channel;", "as --mean=0.5"});
-  ExpectAloneRefused("explain --world=0", {"--world: expected at least 1"});
+  ExpectAloneRefused("explain --world=0", {"--world: expected 1 to 1048576 ranks, found 0"});
   ExpectAloneRefused("explain --world=3 --pp=2", {"--pp=2: expected a number that divides the 3 ranks"});
   const std::string stages = "explain --model=vit_micro --pp=2 ";
   ExpectAloneRefused(stages + "--world=2 --global_batch_size=6 --accumulation=1",
