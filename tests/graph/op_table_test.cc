@@ -237,17 +237,18 @@ TEST(AutocastTraits, BatchNormReadsHalvesAndKeepsItsStatisticsInF32) {
   }
 }
 
-// A block of a U-Net: a norm, a ReLU, and from there down through a pool and over to a concatenation. All that it gives
-// on is half, uncast; what adds or averages on the way wants the norm's f32, and a part of an f32 sum is cut before it
-// is cast.
+// A block of a U-Net: a norm, a ReLU, and from there down through a pool or a resize and over to a concatenation. All
+// that it gives on is half, uncast; what adds or averages on the way wants the norm's f32, and a part of an f32 sum is
+// cut before it is cast.
 TEST(AutocastTraits, NormsWriteHalvesThroughWhatOnlySelects) {
   struct Case {
     const char* what;
-    bool average, adds;
+    bool average, resizes, adds;
     DType expected;
   };
-  for (const Case& c : {Case{"selects", false, false, DType::kBF16}, Case{"averages", true, false, DType::kF32},
-                        Case{"adds", false, true, DType::kF32}}) {
+  for (const Case& c :
+       {Case{"selects", false, false, false, DType::kBF16}, Case{"resizes", false, true, false, DType::kBF16},
+        Case{"averages", true, false, false, DType::kF32}, Case{"adds", false, false, true, DType::kF32}}) {
     SCOPED_TRACE(c.what);
     Graph graph;
     const Value x = graph.Input("x", {DType::kF32, {2, 8, 8, 4}}, {});
@@ -260,7 +261,9 @@ TEST(AutocastTraits, NormsWriteHalvesThroughWhatOnlySelects) {
     const auto norm = ops::BatchNorm(ops::Convolution(x, w, {}, {.padding = 1}), gamma, gamma, mean, mean, 1e-5f, 0.1f);
     graph.Assign(mean, norm.running_mean);
     const Value y = ops::Unary(SY_PW_RELU, norm.y);
-    const Value small = ops::Convolution(ops::Pool(y, {.average = c.average}), w, {}, {.padding = 1});
+    const Value down =
+        c.resizes ? ops::Resize(y, {4, 4}, SY_RESIZE_LINEAR, false) : ops::Pool(y, {.average = c.average});
+    const Value small = ops::Convolution(down, w, {}, {.padding = 1});
     const Value over = ops::Concat({ops::TransposedConvolution(small, up, {.stride = 2}, 0), y}, 3);
     graph.Output("y", ops::Convolution(over, joined, {}, {}));
     if (c.adds) graph.Output("sum", ops::Add(y, y));
@@ -268,9 +271,17 @@ TEST(AutocastTraits, NormsWriteHalvesThroughWhatOnlySelects) {
     EXPECT_EQ(half.node(IdOf(half, "batch_norm")).outputs[0].dtype, c.expected);
     EXPECT_EQ(half.node(IdOf(half, "concat")).outputs[0].dtype, DType::kBF16) << "one of its inputs is";
     if (c.expected == DType::kBF16) {
-      EXPECT_EQ(half.node(IdOf(half, "pool")).outputs[0].dtype, DType::kBF16);
+      EXPECT_EQ(half.node(IdOf(half, c.resizes ? "resize" : "pool")).outputs[0].dtype, DType::kBF16);
     }
   }
+  Graph enlarged;  // what a loss reads keeps the norm's digits
+  const Value scores = enlarged.Input("scores", {DType::kF32, {1, 4, 4, 3}}, {});
+  const Value kernel = enlarged.Input("kernel", {DType::kF32, {3, 1, 1, 3}}, {}),
+              ones = enlarged.Input("ones", {DType::kF32, {3}}, {});
+  const Value normed = ops::BatchNormInference(ops::Convolution(scores, kernel, {}, {}), ones, ones, ones, ones, 1e-5f);
+  enlarged.Output("loss", ops::Resize(normed, {8, 8}, SY_RESIZE_LINEAR, false));
+  const Graph read = Autocast(enlarged, DType::kBF16);
+  EXPECT_EQ(read.node(IdOf(read, "resize")).outputs[0].dtype, DType::kF32);
   Graph graph;
   const Value x = graph.Input("x", {DType::kF32, {8, 16}}, {}), w = graph.Input("w", {DType::kF32, {16, 16}}, {});
   graph.Output("y", ops::Matmul(ops::Slice(ops::Add(x, ops::Matmul(x, w)), 0, 0, 1), w));

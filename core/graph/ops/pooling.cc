@@ -120,6 +120,7 @@ std::vector<OpDefinition> PoolingOps() {
        .summary = "nearest and linear interpolation",
        .infer = ResizeTypes,
        .gradient = ResizeGradient,
+       .traits = {.precision = Precision::kSelects},
        .factors = "n _... c -> n _... c"},
       {.name = "resize_backward", .summary = "its gradient", .infer = ResizeTypes, .factors = "n _... c -> n _... c"}};
 }

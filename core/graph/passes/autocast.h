@@ -1,8 +1,8 @@
 // Mixed precision by op: matmul, attention and convolution read half-precision copies of their inputs and give
 // half-precision results; norms, softmax, losses, exponentials, logarithms and powers compute in f32 (a norm that feeds
-// products writes half directly, also through what only selects: a ReLU, a maximum, a part, a concatenation); the
-// widest type wins elsewhere. What is added inside a product (a bias) stays as it is. Parameters stay f32 (they are the
-// master weights). Run before the gradients, whose rules then follow the dtypes of the forward nodes.
+// products writes half directly, also through what only selects: a ReLU, a maximum, a part, a concatenation, or a
+// resize); the widest type wins elsewhere. What is added inside a product (a bias) stays as it is. Parameters stay f32
+// (they are the master weights). Run before the gradients, whose rules then follow the dtypes of the forward nodes.
 //
 // The levels are those of apex.amp: O1 is the above. O2 makes the model half: what elementwise ops read of parameters
 // and of the batch is cast, and norms write half. O3 leaves f32 to the inside of kernels: softmax and losses read
