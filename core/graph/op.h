@@ -57,8 +57,9 @@ enum class Precision {
   kHalf,     // a product: the first `half_inputs` inputs and result 0 are half, what is added to it stays as it is
   kFull,     // floating inputs are made f32
   kReaders,  // reads whatever comes; result 0 is half where only half ops read it, directly or through kSelects
-  kSelects,  // gives values of its inputs on, so that rounding before and after is the same, or what lies between
-             // neighbours (resize); kWidest, but half where only half ops read it and an input is half
+  kSelects,  // gives values of its inputs on, so that rounding before and after is the same; kWidest, but half where
+             // only half ops read it and an input is half
+  kBetween,  // gives what lies between neighbouring values of its inputs; as kSelects, at the price of rounding twice
 };
 
 struct OpTraits {

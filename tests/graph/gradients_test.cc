@@ -138,5 +138,32 @@ TEST(GradientsTest, AnOpWithoutARuleIsNamed) {
   }
 }
 
+// What is learned through such an input would be missing from its gradient without a word.
+TEST(GradientsTest, WhereAnInputHasNoneItIsSaid) {
+  const auto told = [](const auto& build) -> std::string {
+    Graph graph;
+    const Value w = graph.Input("w", {DType::kF32, {1, 4, 4}}, {Role::kParameter, {}, true});
+    try {
+      Gradients(build(graph, w), {w});
+    } catch (const BuildError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto attention = [](bool as_bias) {
+    return [as_bias](Graph& graph, const Value& w) {
+      const Value qkv = graph.Input("qkv", {DType::kF32, {1, 4, 3, 1, 8}}, {});
+      return ops::Mean(ops::Attention(qkv, as_bias ? w : Value(), as_bias ? Value() : w, 1));
+    };
+  };
+  EXPECT_THAT(told(attention(false)), testing::HasSubstr("attention: a mask has no gradient"));
+  EXPECT_EQ(told(attention(true)), "");
+  EXPECT_THAT(told([](Graph& graph, const Value& w) {
+                const Value logits = graph.Input("logits", {DType::kF32, {4, 4}}, {});
+                return ops::Mean(ops::CrossEntropy(logits, ops::Reshape(w, {4, 4}), 0));
+              }),
+              testing::HasSubstr("cross_entropy: targets have no gradient"));
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -151,7 +151,8 @@ TEST_F(OpRules, WhatSelectsGivesTheSameRoundedBeforeAndAfter) {
     EXPECT_EQ(found[0].at("y"), expected[0].at("y"));
     checked.insert(one.op);
   }
-  EXPECT_THAT(checked, ::testing::ElementsAre("concat", "pad", "pointwise", "pool", "roll", "slice", "transpose"));
+  EXPECT_THAT(checked,
+              ::testing::ElementsAre("concat", "pad", "pointwise", "pool", "resize", "roll", "slice", "transpose"));
 }
 
 TEST_F(OpRules, DecompositionsEqualTheirKernels) {

@@ -103,6 +103,8 @@ std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Val
                                      const std::vector<bool>& wanted) {
   const Node node = graph.node(id);
   const auto a = node.attributes.as<sy_attention_attributes>();
+  if (a.mask && wanted.back())
+    ThrowBuildError(node.op, "a mask has no gradient, and a parameter is behind it; a bias has one", {}, node.where);
   std::vector<Value> inputs = {graph.value(node.inputs[0]), graph.value({id, 0}), graph.value({id, 1}),
                                ops::Cast(dy[0], node.outputs[0].dtype)};
   for (size_t i = 1; i < node.inputs.size(); ++i) inputs.push_back(graph.value(node.inputs[i]));

@@ -56,8 +56,10 @@ Value LabelRank(const Value& logits, const Value& labels, Where where) {
 
 namespace {
 
-std::vector<Value> CrossEntropyGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
+std::vector<Value> CrossEntropyGradient(Graph& graph, int id, const std::vector<Value>& dy,
+                                        const std::vector<bool>& wanted) {
   const Node node = graph.node(id);
+  if (wanted[1]) ThrowBuildError(node.op, "targets have no gradient, and a parameter is behind them", {}, node.where);
   const Value logits = graph.value(node.inputs[0]);
   const auto dx =
       graph.Add("cross_entropy_backward", {logits, graph.value(node.inputs[1]), graph.value({id, 1}), dy[0]},

@@ -120,7 +120,11 @@ std::vector<OpDefinition> PoolingOps() {
        .summary = "nearest and linear interpolation",
        .infer = ResizeTypes,
        .gradient = ResizeGradient,
-       .traits = {.precision = Precision::kSelects},
+       .precision =
+           [](const Node& n) {
+             const bool nearest = n.attributes.as<sy_resize_attributes>().mode == SY_RESIZE_NEAREST;
+             return nearest ? Precision::kSelects : Precision::kBetween;
+           },
        .factors = "n _... c -> n _... c"},
       {.name = "resize_backward", .summary = "its gradient", .infer = ResizeTypes, .factors = "n _... c -> n _... c"}};
 }

@@ -12,6 +12,11 @@ namespace {
 
 bool IsHalfOp(const Node& node) { return PrecisionOf(node) == Precision::kHalf; }
 
+bool GivesOn(const Node& node) {
+  const Precision precision = PrecisionOf(node);
+  return precision == Precision::kSelects || precision == Precision::kBetween;
+}
+
 // What a residual stream runs through: elementwise ops that take what comes, and norms.
 bool IsOnResidualStream(const Node& node) {
   const Precision precision = PrecisionOf(node);
@@ -28,7 +33,7 @@ std::vector<char> OnlyHalfOpsRead(const Graph& graph, const IdLists& users, bool
     for (const int user : users[id]) {
       const Node& reader = graph.node(user);
       if (std::find(reader.inputs.begin(), reader.inputs.end(), Ref{id, 0}) == reader.inputs.end()) continue;
-      const bool gives_on = TraitsOf(reader.op).view || PrecisionOf(reader) == Precision::kSelects;
+      const bool gives_on = TraitsOf(reader.op).view || GivesOn(reader);
       read = true;
       by_others |= !IsHalfOp(reader) && !(or_stream && IsOnResidualStream(reader)) &&
                    !(gives_on && only[static_cast<size_t>(user)] != 0);
@@ -122,9 +127,9 @@ Graph Autocast(const Graph& forward, const AutocastOptions& options) {
         if (half_model || only_half_ops_read[static_cast<size_t>(id)] != 0) wanted.dtypes[0] = half;
         break;
       case Precision::kSelects:
+      case Precision::kBetween:
       case Precision::kWidest: {
-        const bool wanted_half =
-            PrecisionOf(node) == Precision::kSelects && only_half_ops_read[static_cast<size_t>(id)] != 0;
+        const bool wanted_half = GivesOn(node) && only_half_ops_read[static_cast<size_t>(id)] != 0;
         const bool in_stream = options.residuals_in_half && on_the_way[static_cast<size_t>(id)] != 0;
         const bool narrow =
             (wanted_half || in_stream) &&
