@@ -56,11 +56,12 @@ StatusOr<LoggedRun> ReadRun(const fs::path& folder) {
   return run;
 }
 
-// Is the folder a run, or what is left of one?
+// Is the folder a run, or what is left of one? A config.json alone may be that of any program's weights.
 bool LooksLikeARun(const fs::path& folder) {
   std::error_code ignored;
   return fs::exists(folder / kLog, ignored) ||
-         (fs::exists(folder / kRunConfig, ignored) && fs::is_directory(folder / "checkpoints", ignored));
+         (fs::exists(folder / kRunConfig, ignored) &&
+          (fs::is_directory(folder / "checkpoints", ignored) || fs::exists(folder / kSettings, ignored)));
 }
 
 void Search(const fs::path& folder, int depth, FoundRuns* found) {

@@ -56,6 +56,19 @@ TEST_F(ComparedRuns, AreFoundInATreeAndWhatIsBrokenIsNamed) {
   EXPECT_THAT(Message(FindRuns(In("nowhere")).status()), HasSubstr("expected a run folder"));
 }
 
+TEST_F(ComparedRuns, AreNamedWhereOnlyTheirSettingsAreLeft) {
+  for (const char* folder : {"output/mlp/blue/first/run", "output/weights"}) {
+    std::filesystem::create_directories(In(folder));
+    WriteText(In(folder) + "/config.json", R"({"model": "mlp", "dataset": "shapes"})");
+  }
+  WriteText(In("output/mlp/blue/first/run/settings.txt"), "model = mlp\n");
+  const auto found = FindRuns(In("output"));
+  ASSERT_TRUE(found.ok()) << Message(found.status());
+  EXPECT_THAT(found->runs, SizeIs(0));
+  ASSERT_THAT(found->broken, SizeIs(1)) << "and not the folder of weights, whose config.json is no run's";
+  EXPECT_THAT(found->broken[0], HasSubstr("first/run/0/log/metrics.jsonl"));
+}
+
 TEST_F(ComparedRuns, AreSummedUpByWhatTheyLogged) {
   Write("moved", Log(4));
   const auto found = FindRuns(In("moved"));
