@@ -68,6 +68,13 @@ StatusOr<const ForeignFormat*> FormatOf(const ModelFamily& family, const std::st
                          fmt::join(has, ", "));
 }
 
+const ForeignFormat& PublishedFormat(const ResolvedModel& model) {
+  const std::vector<ForeignFormat>& formats = model.info->family->formats();
+  const auto first = std::find_if(formats.begin(), formats.end(),
+                                  [&](const ForeignFormat& f) { return f.has == nullptr || f.has(model); });
+  return first != formats.end() ? *first : formats[0];
+}
+
 StatusOr<ForeignModel> ReadForeignConfig(const nlohmann::json& config) {
   if (!config.is_object()) return InvalidArgument("expected an object, found {}", config.type_name());
   // Of the field that the file has, or else of the first.

@@ -42,6 +42,7 @@ struct ForeignFormat {
   std::vector<std::string> marks;
   SettingValues implied;
   HostTensors (*to_file)(HostTensors parameters) = nullptr;
+  bool (*has)(const ResolvedModel& model) = nullptr;  // does the program have it? Null: all of the family
   // It is this family's where this field of config.json says `kind`, or `kind` and more behind "_".
   std::string kind_field, kind;
   // InvalidArgument names the field that is wrong or that we cannot follow.
@@ -55,6 +56,8 @@ struct ForeignFormat {
 std::vector<std::string> FormatNames();
 // InvalidArgument where the program has no such model.
 StatusOr<const ForeignFormat*> FormatOf(const ModelFamily& family, const std::string& name);
+// In which runs publish the model: the first of its family that has it.
+const ForeignFormat& PublishedFormat(const ResolvedModel& model);
 
 // Any config.json of others that some family reads. InvalidArgument names the field that is wrong.
 StatusOr<ForeignModel> ReadForeignConfig(const nlohmann::json& config);

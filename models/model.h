@@ -54,7 +54,7 @@ struct ModelFamily {
   std::vector<std::string> resampled;
   // Settings that decide shapes and nothing else: two values with the same shapes of weights are the same model.
   std::vector<std::string> of_shapes;
-  const std::vector<ForeignFormat>& (*formats)();  // at least one; the first is how our runs publish weights
+  const std::vector<ForeignFormat>& (*formats)();  // at least one; PublishedFormat says how runs publish weights
 };
 
 struct ModelInfo {

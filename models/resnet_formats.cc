@@ -133,10 +133,12 @@ StatusOr<ForeignModel> ReadResNet(const Json& config) {
                       .class_names = std::move(labels.names)};
 }
 
+bool HuggingFaceHas(const ResolvedModel& model) { return !HasSmallStem(ResNetConfigOf(model)); }
+
 StatusOr<ForeignFiles> WriteResNet(const ResolvedModel& model, const EvaluationTransform& transform,
                                    const std::vector<std::string>& class_names) {
   const ResNetConfig o = ResNetConfigOf(model);
-  if (HasSmallStem(o))
+  if (!HuggingFaceHas(model))
     return InvalidArgument("a residual network with --stem=small has no counterpart under the names of Hugging Face");
   Json config = {{"architectures", {"ResNetForImageClassification"}},
                  {"model_type", "resnet"},
@@ -164,18 +166,20 @@ HostTensors ResNetWeightsFromFile(HostTensors tensors) {
 
 const std::vector<ForeignFormat>& ResNetFormats() {
   static const auto& formats = *new std::vector<ForeignFormat>{
-      {.name = "torchvision", .words = "torchvision", .head = "fc", .to_file = ConvolutionWeightsToFile},
       {.name = "huggingface",
        .words = "Hugging Face",
        .head = "classifier.1",
        .to_file = WeightsToHuggingFace,
+       .has = HuggingFaceHas,
        .kind_field = "model_type",
        .kind = "resnet",
        .read = ReadResNet,
        .write = WriteResNet,
-       .loader = [](const std::string& folder) {
-         return fmt::format("transformers.ResNetForImageClassification.from_pretrained(\"{}\")", folder);
-       }}};
+       .loader =
+           [](const std::string& folder) {
+             return fmt::format("transformers.ResNetForImageClassification.from_pretrained(\"{}\")", folder);
+           }},
+      {.name = "torchvision", .words = "torchvision", .head = "fc", .to_file = ConvolutionWeightsToFile}};
   return formats;
 }
 

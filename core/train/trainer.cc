@@ -208,7 +208,8 @@ void Trainer::Record(Profile* profile) {
 Status Trainer::LoadWeights(const std::string& path, bool reset_head, bool averaged) {
   const TrainableModel& model = impl_->model;
   SY_ASSIGN_OR_RETURN(const WeightSource source, WeightSource::Open(path));
-  SY_ASSIGN_OR_RETURN(HostTensors weights, averaged ? source.ReadAverages(model.to_file) : source.Read());
+  SY_ASSIGN_OR_RETURN(HostTensors weights,
+                      averaged ? source.ReadAverages(model.from_file, model.to_file) : source.Read());
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), reset_head));
   }

@@ -219,7 +219,7 @@ StatusOr<HostTensors> WeightSource::Read() const {
   return tensors;
 }
 
-StatusOr<HostTensors> WeightSource::ReadAverages(const std::function<HostTensors(HostTensors)>& to_file) const {
+StatusOr<HostTensors> WeightSource::ReadAverages(const Renaming& from_file, const Renaming& to_file) const {
   const std::string prefix = AverageOf("");
   HostTensors averages;
   if (checkpoint_) {
@@ -228,15 +228,16 @@ StatusOr<HostTensors> WeightSource::ReadAverages(const std::function<HostTensors
       if (!entry.name.starts_with(prefix)) continue;
       SY_ASSIGN_OR_RETURN(averages[entry.name.substr(prefix.size())], ReadAsFloats(state, entry));
     }
-    if (state.in_pieces() && to_file) averages = to_file(std::move(averages));
   }
   if (averages.empty()) {
     return NotFound("{}: there are no averaged weights; a run keeps them with --ema_decay, as --ema_decay=0.9999",
                     path_);
   }
   SY_ASSIGN_OR_RETURN(HostTensors tensors, Read());  // running statistics, of which there are no averages
+  const bool of_graph = checkpoint_->state.in_pieces();
+  if (of_graph && from_file) tensors = from_file(std::move(tensors));
   for (auto& [name, tensor] : averages) tensors[name] = std::move(tensor);
-  return tensors;
+  return of_graph && to_file ? to_file(std::move(tensors)) : tensors;
 }
 
 }  // namespace switchyard

@@ -39,10 +39,11 @@ class WeightSource {
   size_t size() const { return places_.size(); }                 // tensors
   const TensorFile::Entry* Find(const std::string& name) const;  // null if there is none
   StatusOr<HostTensors> Read() const;                            // every tensor, as ReadWeights
-  // The averaged weights, under the names of the others. to_file: of the model (TrainableModel), for averages that a
-  // checkpoint has in the layout of the graph. NotFound where there are none: weights of others, or a run without
+  // The averaged weights, under names of files. from_file and to_file: of the model (TrainableModel), for averages that
+  // a checkpoint has in the layout of the graph. NotFound where there are none: weights of others, or a run without
   // --ema_decay.
-  StatusOr<HostTensors> ReadAverages(const std::function<HostTensors(HostTensors)>& to_file) const;
+  using Renaming = std::function<HostTensors(HostTensors)>;
+  StatusOr<HostTensors> ReadAverages(const Renaming& from_file, const Renaming& to_file) const;
 
  private:
   Status OpenFile(const std::string& path);

@@ -38,11 +38,12 @@ class Weights : public ProgramTest {
             "--threads=1 --notensorboard --output=run --tag=t --suffix=a " +
             more));
   }
-  std::string TrainResNet() {
+  std::string TrainResNet(const std::string& stem = "imagenet") {
     ExpectSuccess(
-        Run("train --model=resnet18 --width=4 --stem=imagenet --image_size=40 --dataset=imagefolder --data=photos "
-            "--batch_size=10 --steps=3 --warmup=0 --device=cpu --threads=1 --output=run --tag=t --suffix=a"));
-    return "run/resnet18/t/a/run";
+        Run("train --model=resnet18 --width=4 --image_size=40 --dataset=imagefolder --data=photos --batch_size=10 "
+            "--steps=3 --warmup=0 --device=cpu --threads=1 --output=run --tag=t --suffix=" +
+            stem + " --stem=" + stem));
+    return "run/resnet18/t/" + stem + "/run";
   }
   nlohmann::json RunJson(const std::string& arguments) const {
     const CommandResult result = Run(arguments + " --json --device=cpu --threads=1");
@@ -138,6 +139,35 @@ TEST_F(Weights, AnExportedResNetPredictsAsItsRun) {
   const std::string predict = "predict photos/val --top=3 --checkpoint=";
   EXPECT_EQ(RunJson(predict + "hub --image_size=40"), RunJson(predict + run));
   ExpectRefused(Run(predict + "hub"), {"makes images of 40 pixels, but the model takes 224"});
+}
+
+// Where Hugging Face has the network, the folder of a checkpoint is a model of theirs, as that of a ViT is.
+TEST_F(Weights, AResNetsCheckpointIsAModelOfHuggingFaceWhereThatHasIt) {
+  const std::string run = TrainResNet(), best = run + "/checkpoints/best";
+  std::ifstream file(In(best + "/config.json"));
+  const nlohmann::json config = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_TRUE(config.is_object());
+  EXPECT_EQ(config["model_type"], "resnet");
+  EXPECT_EQ(config["id2label"]["2"], "zebra");
+  EXPECT_TRUE(std::filesystem::exists(In(best + "/preprocessor_config.json")));
+  const auto weights = TensorFile::Open(In(best + "/model.safetensors"));
+  ASSERT_TRUE(weights.ok()) << Message(weights.status());
+  EXPECT_NE(weights->Find("resnet.embedder.embedder.convolution.weight"), nullptr);
+  EXPECT_NE(weights->Find("classifier.1.weight"), nullptr);
+  const std::string predict = "predict photos/val --top=3 --checkpoint=";
+  const nlohmann::json expected = RunJson(predict + run);
+  EXPECT_EQ(RunJson(predict + best + "/model.safetensors --image_size=40"), expected);
+  ExpectSuccess(Run("export plain --names=torchvision --checkpoint=" + run));
+  EXPECT_EQ(RunJson(predict + "plain --model=resnet18 --width=4 --stem=imagenet --image_size=40").size(), 18u);
+  ExpectSuccess(Run("train --steps=4 --resume=" + run + " --data=photos --device=cpu --threads=1"), {"trained 4"});
+}
+
+TEST_F(Weights, AResNetThatHuggingFaceDoesNotHaveIsPublishedAsTorchvisionNamesIt) {
+  const std::string latest = TrainResNet("small") + "/checkpoints/latest";
+  EXPECT_FALSE(std::filesystem::exists(In(latest + "/config.json")));
+  const auto weights = TensorFile::Open(In(latest + "/model.safetensors"));
+  ASSERT_TRUE(weights.ok()) << Message(weights.status());
+  EXPECT_NE(weights->Find("layer4.1.conv2.weight"), nullptr);
 }
 
 // PyTorch's batch norms have counters beside their statistics; without them it speaks of missing weights.

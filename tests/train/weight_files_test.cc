@@ -124,6 +124,36 @@ TEST_F(WeightSourceTest, ACheckpointComesWithItsRecord) {
   }
 }
 
+// As a run of before named its weights in files; averages in pieces have the names of the graph, and whoever reads them
+// another naming of files today.
+TEST_F(WeightSourceTest, AveragesTakeThePlaceOfWeightsUnderWhateverName) {
+  const float weight = 4, average = 3, variance = 2;
+  CheckpointContents contents;
+  contents.step = 3;
+  contents.weights = {{"before.w", "F32", {1}, &weight}, {"variance", "F32", {1}, &variance}};
+  SharedWriting& shared = contents.shared.emplace();
+  shared.files = 1;
+  shared.own = {{{"ema/w", "F32", {1}, &average}, {1}, std::nullopt}};
+  shared.begin = [](const std::string&) { return OkStatus(); };
+  shared.wait = []() -> StatusOr<std::vector<TensorFileSummary>> { return std::vector<TensorFileSummary>(); };
+  contents.record = {{"arch", "small"}};
+  ASSERT_TRUE(SaveCheckpoint(In("run"), contents, {}).ok());
+  const auto renamed = [](HostTensors tensors, const char* from, const char* to) {
+    if (auto node = tensors.extract(from); !node.empty()) {
+      node.key() = to;
+      tensors.insert(std::move(node));
+    }
+    return tensors;
+  };
+  const auto read = WeightSource::Open(In("run"))->ReadAverages(
+      [&](HostTensors tensors) { return renamed(std::move(tensors), "before.w", "w"); },
+      [&](HostTensors tensors) { return renamed(std::move(tensors), "w", "today.w"); });
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->size(), 2u);
+  EXPECT_THAT(read->at("today.w").values, ElementsAre(3.0f));
+  EXPECT_THAT(read->at("variance").values, ElementsAre(2.0f));
+}
+
 TEST_F(WeightSourceTest, PickledWeightsAreRefusedWithTheWayToConvertThem) {
   WriteText(In("vit.pth"), "PK");
   EXPECT_THAT(Refusal("vit.pth"),

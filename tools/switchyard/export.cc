@@ -51,8 +51,9 @@ Status ExportCommand(const CommandLine& line) {
   WarnOfSettingsOfUpdates(line.settings, "export");
   const ResolvedModel& resolved = model.setup.resolved;
   SY_ASSIGN_OR_RETURN(const ForeignFormat* const format, FormatOf(*resolved.info->family, names));
+  const TrainableModel& trained = model.setup.model;
   SY_ASSIGN_OR_RETURN(HostTensors tensors, absl::GetFlag(FLAGS_ema)
-                                               ? model.weights.ReadAverages(model.setup.model.to_file)
+                                               ? model.weights.ReadAverages(trained.from_file, trained.to_file)
                                                : model.weights.Read());
   SY_ASSIGN_OR_RETURN(tensors, ImportWeights(resolved, std::move(tensors), false));
   SY_ASSIGN_OR_RETURN(tensors, ExportWeights(resolved, std::move(tensors), names));

@@ -73,7 +73,9 @@ const std::vector<Command>& Commands() {
        "FOLDER --checkpoint=RUN",
        "write trained weights as Hugging Face or timm load them",
        "Writes model.safetensors, config.json and, for Hugging Face, preprocessor_config.json.\n"
-       "A checkpoint's own folder is in Hugging Face's form already.\n",
+       "A checkpoint's own folder, RUN/checkpoints/best, is in Hugging Face's form already where that has the model: "
+       "ViTs, Swins and residual networks but those with the small stem, of which it lacks the counters of batch "
+       "norms, which no result depends on.\n",
        {{"checkpoint", "ema", "names"}, true, {}, true},
        ExportCommand},
       {"plot",

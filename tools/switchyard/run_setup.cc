@@ -283,7 +283,7 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   };
   SY_ASSIGN_OR_RETURN(setup.model.task, TaskFor(info.family->data));
   setup.model.from_file = info.family->from_file;
-  const ForeignFormat& format = info.family->formats()[0];
+  const ForeignFormat& format = PublishedFormat(resolved);
   setup.model.to_file = format.to_file;
   if (format.write != nullptr) {
     setup.model.for_others = [resolved, &format](const EvaluationTransform& transform,
