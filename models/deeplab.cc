@@ -1,5 +1,7 @@
 #include "models/deeplab.h"
 
+#include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "absl/strings/numbers.h"
@@ -13,6 +15,8 @@
 #include "models/convolution_weights.h"
 #include "models/foreign_format.h"
 #include "models/resnet.h"
+#include "models/resnet_formats.h"
+#include "models/weights.h"
 
 namespace switchyard {
 namespace {
@@ -84,6 +88,18 @@ const std::vector<Field<DeepLabConfig>>& DeepLabFields() {
   return fields;
 }
 
+// Those of a residual network alone become the backbone's, without its classifier.
+HostTensors DeepLabWeightsFromFile(HostTensors tensors) {
+  constexpr std::array kOfBackbone = {"conv1.", "bn1.", "layer1.", "layer2.", "layer3.", "layer4."};
+  HostTensors renamed;
+  for (auto& [name, tensor] : ResNetWeightsFromFile(std::move(tensors))) {
+    const bool bare =
+        std::any_of(kOfBackbone.begin(), kOfBackbone.end(), [&](const char* start) { return name.starts_with(start); });
+    if (!name.starts_with("fc.")) renamed[bare ? kBackbone + name : name] = std::move(tensor);
+  }
+  return renamed;
+}
+
 const std::vector<ForeignFormat>& DeepLabFormats() {
   static const auto& formats = *new std::vector<ForeignFormat>{
       {.name = "torchvision", .words = "torchvision", .head = "classifier", .to_file = ConvolutionWeightsToFile}};
@@ -110,8 +126,9 @@ const ModelFamily& DeepLabFamily() {
                              const std::array<int, 4> blocks = BlocksOf(BackboneOf(DeepLabConfigOf(model)));
                              return std::accumulate(blocks.begin(), blocks.end(), 0);
                            },
+                       .backbone = "resnet",
                        .head = "classifier",
-                       .from_file = ConvolutionWeightsFromFile,
+                       .from_file = DeepLabWeightsFromFile,
                        .resampled = {"image_size", "input_size"},  // no weight depends on them
                        .formats = DeepLabFormats};
   return family;

@@ -109,13 +109,12 @@ std::vector<std::string> HeadBiasNames() {
   return names;
 }
 
-SettingValues ImpliedByNames(const std::function<bool(const std::string& name)>& has) {
-  for (const ModelFamily* family : Families()) {
-    for (const ForeignFormat& format : family->formats()) {
-      if (std::any_of(format.marks.begin(), format.marks.end(), has)) return format.implied;
-    }
+SettingValues ImpliedByWeights(const ModelFamily& family, const FindShape& shape) {
+  SettingValues all;
+  for (const ForeignFormat& format : family.formats()) {
+    if (format.implied != nullptr) all.merge(format.implied(shape));
   }
-  return {};
+  return all;
 }
 
 std::string Disagreements(const ResolvedModel& chosen, const ForeignModel& found) {

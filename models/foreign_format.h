@@ -22,8 +22,8 @@ struct ForeignModel {
   std::optional<int> image_size;  // none: weights suit images of any size
   int channels = 0, classes = 0;
   SettingValues own;  // the family's settings of which the file speaks
-  // The same, of those that change no shape, so that weights would load in silence beside another value: they follow
-  // the weights whichever model is chosen.
+  // The same, of those that follow the weights whichever model is chosen: beside another value weights would load in
+  // silence, or the user would have to know which one fits.
   SettingValues of_weights;
   std::vector<std::string> class_names;  // by label; empty where there are none, or only meaningless ones
 };
@@ -33,16 +33,18 @@ struct ForeignFiles {
   nlohmann::json config, preprocessor;
 };
 
+// The shape of a weight in a file; nullopt where the file has none of that name.
+using FindShape = std::function<std::optional<Shape>(const std::string& name)>;
+
 // What stays null is not there, but for to_file: then files have the graph's names and layouts.
 struct ForeignFormat {
   std::string name;           // "timm": of `export --names`
   std::string words;          // "Hugging Face"
   std::string head = "head";  // in files the classifier is <head>.weight and <head>.bias
-  // Weights that every file of this naming has, and settings that such weights imply where no config.json speaks.
-  std::vector<std::string> marks;
-  SettingValues implied;
   HostTensors (*to_file)(HostTensors parameters) = nullptr;
   bool (*has)(const ResolvedModel& model) = nullptr;  // does the program have it? Null: all of the family
+  // Settings that weights of this naming imply where no config.json speaks.
+  SettingValues (*implied)(const FindShape& shape) = nullptr;
   // It is this family's where this field of config.json says `kind`, or `kind` and more behind "_".
   std::string kind_field, kind;
   // InvalidArgument names the field that is wrong or that we cannot follow.
@@ -65,8 +67,8 @@ StatusOr<ForeignModel> ReadForeignConfig(const nlohmann::json& config);
 // Under which names the classifier's bias may be in a file.
 std::vector<std::string> HeadBiasNames();
 
-// What weights imply by their names alone; has(name): is it there?
-SettingValues ImpliedByNames(const std::function<bool(const std::string& name)>& has);
+// The family's settings that weights imply by their names and shapes alone.
+SettingValues ImpliedByWeights(const ModelFamily& family, const FindShape& shape);
 
 // "--heads=4 where the file has 3", one for each that differs; "" where the chosen model is the one of the file, but
 // for what resampled tables of positions make up for, and for ratios that make the same hidden widths.

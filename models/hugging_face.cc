@@ -124,10 +124,10 @@ StatusOr<int> ReadConvNextSize(const Json& json, EvaluationTransform* t) {
 
 }  // namespace
 
-StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, int image_size, int channels) {
+StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, std::optional<int> image_size,
+                                                          int channels) {
   if (!json.is_object()) return InvalidArgument("expected an object, found {}", json.type_name());
   EvaluationTransform t;
-  t.image_size = image_size;
   t.channels = channels;
   SY_ASSIGN_OR_RETURN(const bool resize, Flag(json, "do_resize", true));
   SY_ASSIGN_OR_RETURN(const bool crop, Flag(json, "do_center_crop", false));
@@ -154,9 +154,10 @@ StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, int 
     if (!shorter && result != whole)  // of a square of its own size, a crop is all
       return Unexpected("size", "a shortest_edge where do_center_crop takes a part", size);
   }
-  if (result != image_size)
+  if (image_size && result != *image_size)
     return InvalidArgument("{}: makes images of {} pixels, but the model takes {}", crop ? "crop_size" : "size", result,
-                           image_size);
+                           *image_size);
+  t.image_size = result;
   const Json& filter = At(json, "resample");
   if (!filter.is_null()) {
     const auto known = filter.is_number_integer() ? Filters().find(filter.get<int>()) : Filters().end();

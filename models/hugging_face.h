@@ -21,9 +21,9 @@ StatusOr<ForeignLabels> ReadHuggingFaceLabels(const nlohmann::json& config);
 // id2label and label2id. Classes without a name are called LABEL_<i>.
 void AddHuggingFaceLabels(int classes, const std::vector<std::string>& class_names, nlohmann::json* config);
 
-// ViTImageProcessor's settings. image_size and channels are the model's.
-StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const nlohmann::json& preprocessor, int image_size,
-                                                          int channels);
+// ViTImageProcessor's settings. image_size and channels are the model's; nullopt: images of any size suit it.
+StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const nlohmann::json& preprocessor,
+                                                          std::optional<int> image_size, int channels);
 
 // The content of preprocessor_config.json with which ViTImageProcessor (of transformers 5, or the fast one of 4) does
 // the same as we.

@@ -43,6 +43,9 @@ struct ModelFamily {
   Shape (*input_shape)(const ResolvedModel& model) = nullptr;
   // How many layers with weights of their own: a file with fewer weights is refused before so large a graph is built.
   int (*layers)(const ResolvedModel& model);
+  // The family whose weights may be loaded alone below "backbone." of the graph, where from_file brings them; the rest
+  // then starts afresh. "": none.
+  std::string backbone;
   std::string head = "head";  // the classifier's parameters are <head>.weight and <head>.bias
   // Weights of a file, in any of the formats, under the graph's names and in its layouts; tensors of other names or
   // shapes pass through. Null: they are so already.

@@ -57,7 +57,8 @@ const std::vector<Field<ResNetConfig>>& ResNetFields() {
           "width", {.help = "channels behind the stem", .range = Within(1, 1 << 20), .architecture = true}),
       FieldOf<&ResNetConfig::stem>("stem",
                                    {.help = fmt::format("first layers: imagenet divides the extents by 4, small keeps "
-                                                        "them; auto is small for images up to {} pixels",
+                                                        "them; auto is what --pretrained weights have, else "
+                                                        "small for images up to {} pixels",
                                                         kSmallImage),
                                     .choices = {"auto", "imagenet", "small"},
                                     .architecture = true}),
@@ -82,6 +83,8 @@ const ModelFamily& ResNetFamily() {
                            },
                        .head = "fc",
                        .from_file = ResNetWeightsFromFile,
+                       .resampled = {"image_size"},  // no weight depends on it, but for the stem, which follows them
+                       .of_shapes = {"stem"},
                        .formats = ResNetFormats};
   return family;
 }

@@ -129,8 +129,18 @@ StatusOr<ForeignModel> ReadResNet(const Json& config) {
   return ForeignModel{.name = fmt::format("resnet{}", o.depth),
                       .channels = o.channels,
                       .classes = o.classes,
-                      .own = {{"depth", all.at("depth")}, {"width", all.at("width")}, {"stem", "imagenet"}},
+                      .own = {{"depth", all.at("depth")}, {"width", all.at("width")}},
+                      .of_weights = {{"stem", "imagenet"}},  // "auto" would make it that of the image's size
                       .class_names = std::move(labels.names)};
+}
+
+// The stem whose first convolution has such a kernel.
+SettingValues StemOf(const std::optional<Shape>& convolution) {
+  if (!convolution || convolution->size() != 4) return {};
+  const int64_t side = convolution->back();
+  if (side == 7) return {{"stem", "imagenet"}};
+  if (side == 3) return {{"stem", "small"}};
+  return {};
 }
 
 bool HuggingFaceHas(const ResolvedModel& model) { return !HasSmallStem(ResNetConfigOf(model)); }
@@ -171,6 +181,11 @@ const std::vector<ForeignFormat>& ResNetFormats() {
        .head = "classifier.1",
        .to_file = WeightsToHuggingFace,
        .has = HuggingFaceHas,
+       .implied =
+           [](const FindShape& shape) {
+             const auto bare = shape("embedder.embedder.convolution.weight");
+             return StemOf(bare ? bare : shape("resnet.embedder.embedder.convolution.weight"));
+           },
        .kind_field = "model_type",
        .kind = "resnet",
        .read = ReadResNet,
@@ -179,7 +194,11 @@ const std::vector<ForeignFormat>& ResNetFormats() {
            [](const std::string& folder) {
              return fmt::format("transformers.ResNetForImageClassification.from_pretrained(\"{}\")", folder);
            }},
-      {.name = "torchvision", .words = "torchvision", .head = "fc", .to_file = ConvolutionWeightsToFile}};
+      {.name = "torchvision",
+       .words = "torchvision",
+       .head = "fc",
+       .to_file = ConvolutionWeightsToFile,
+       .implied = [](const FindShape& shape) { return StemOf(shape("conv1.weight")); }}};
   return formats;
 }
 

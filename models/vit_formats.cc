@@ -74,6 +74,11 @@ StatusOr<ForeignModel> ReadHuggingFace(const Json& config) {
   return model;
 }
 
+SettingValues EpsOfHuggingFace(const FindShape& shape) {
+  if (!shape("vit.embeddings.cls_token") && !shape("embeddings.cls_token")) return {};
+  return {{"layer_norm_eps", JsonOf(kHuggingFaceEps)}};
+}
+
 StatusOr<ForeignFiles> WriteHuggingFace(const ResolvedModel& model, const EvaluationTransform& transform,
                                         const std::vector<std::string>& class_names) {
   const VisionTransformerConfig o = VisionTransformerConfigOf(model);
@@ -175,9 +180,8 @@ const std::vector<ForeignFormat>& VitFormats() {
       {.name = "huggingface",
        .words = "Hugging Face",
        .head = "classifier",
-       .marks = {"vit.embeddings.cls_token", "embeddings.cls_token"},
-       .implied = {{"layer_norm_eps", JsonOf(kHuggingFaceEps)}},
        .to_file = VitWeightsToHuggingFace,
+       .implied = EpsOfHuggingFace,
        .kind_field = "model_type",
        .kind = "vit",
        .read = ReadHuggingFace,

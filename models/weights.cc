@@ -42,6 +42,28 @@ std::string Differences(const ModelFamily& family, const std::map<std::string, T
   return lines;
 }
 
+bool OfBackboneAlone(const ModelFamily& family, const HostTensors& tensors) {
+  return !family.backbone.empty() && !tensors.empty() &&
+         std::all_of(tensors.begin(), tensors.end(),
+                     [](const auto& entry) { return entry.first.starts_with(kBackbone); });
+}
+
+// "--stem=imagenet", where the weights fit with what they imply themselves and the model is another; "" elsewhere.
+std::string RemedyIn(const SettingValues& implied, const ResolvedModel& model, const HostTensors& found) {
+  ResolvedModel other = model;
+  std::string flags;
+  for (const auto& [name, value] : implied) {
+    if (other.own.at(name) == value) continue;
+    other.own[name] = value;
+    flags += fmt::format("{}--{}={}", flags.empty() ? "" : " ", name,
+                         value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  bool only_head = false;
+  const bool fits = !flags.empty() && model.info->family->check(other).ok() &&
+                    (Differences(*model.info->family, WeightTypes(other), found, only_head).empty() || only_head);
+  return fits ? flags : "";
+}
+
 // The channels with which the model would have these weights, where its own number is what differs.
 std::optional<int> ChannelsOf(const ResolvedModel& model, const HostTensors& found) {
   for (const int channels : {1, 3}) {
@@ -64,12 +86,19 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
     }
   }
   const ModelFamily& family = *model.info->family;
+  const SettingValues implied = ImpliedByWeights(family, [&](const std::string& name) -> std::optional<Shape> {
+    const auto found = tensors.find(name);
+    return found != tensors.end() ? std::optional(found->second.shape) : std::nullopt;
+  });
   if (family.from_file != nullptr) tensors = family.from_file(std::move(tensors));
   std::map<std::string, TensorType> expected = WeightTypes(model);
   if (reset_head) {
     std::erase_if(expected, [&](const auto& entry) { return IsHead(family, entry.first); });
     std::erase_if(tensors, [&](const auto& entry) { return IsHead(family, entry.first); });
   }
+  const bool backbone = OfBackboneAlone(family, tensors);
+  if (reset_head && backbone)
+    std::erase_if(expected, [](const auto& entry) { return !entry.first.starts_with(kBackbone); });
   if (family.resample != nullptr) family.resample(expected, &tensors);
   bool only_head = false;
   if (const std::string lines = Differences(family, expected, tensors, only_head); !lines.empty()) {
@@ -78,6 +107,10 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
     if (const auto channels = ChannelsOf(model, tensors); channels && !only_head)
       advice = fmt::format("they take images of {0}: --channels={0}, or choose the model that they were made for",
                            *channels);
+    if (const std::string flags = RemedyIn(implied, model, tensors); !flags.empty() && !only_head)
+      advice = fmt::format("these are weights of a model with {}", flags);
+    if (backbone && !reset_head)
+      advice = "these are weights of its backbone alone: train --pretrained=… --reset_head starts from them";
     if (const auto unread = std::find_if(tensors.begin(), tensors.end(), OfTransformers5); unread != tensors.end())
       advice = fmt::format("{}: so a state_dict() of transformers 5 names it; write the file by save_pretrained()",
                            unread->first);
@@ -85,6 +118,20 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
                            advice);
   }
   return tensors;
+}
+
+std::vector<std::string> PartsBesideBackbone(const ResolvedModel& model, const std::vector<std::string>& names) {
+  const ModelFamily& family = *model.info->family;
+  HostTensors tensors;
+  for (const std::string& name : names) tensors[name];
+  if (family.from_file != nullptr) tensors = family.from_file(std::move(tensors));
+  std::vector<std::string> parts;
+  if (!OfBackboneAlone(family, tensors)) return parts;
+  for (const auto& [name, type] : WeightTypes(model)) {
+    const std::string part = name.substr(0, name.find('.'));
+    if (!name.starts_with(kBackbone) && (parts.empty() || parts.back() != part)) parts.push_back(part);
+  }
+  return parts;
 }
 
 void ReorderClasses(const ResolvedModel& model, const std::vector<int>& order, HostTensors* tensors) {

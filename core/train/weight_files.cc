@@ -211,6 +211,12 @@ const TensorFile::Entry* WeightSource::Find(const std::string& name) const {
   return found == places_.end() ? nullptr : &found->second.entry;
 }
 
+std::vector<std::string> WeightSource::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, place] : places_) names.push_back(name);
+  return names;
+}
+
 StatusOr<HostTensors> WeightSource::Read() const {
   HostTensors tensors;
   for (const auto& [name, place] : places_) {

@@ -37,6 +37,7 @@ class WeightSource {
   const nlohmann::json& preprocessor() const { return preprocessor_; }  // the same
 
   size_t size() const { return places_.size(); }                 // tensors
+  std::vector<std::string> names() const;                        // of all of them, in order
   const TensorFile::Entry* Find(const std::string& name) const;  // null if there is none
   StatusOr<HostTensors> Read() const;                            // every tensor, as ReadWeights
   // The averaged weights, under names of files. from_file and to_file: of the model (TrainableModel), for averages that

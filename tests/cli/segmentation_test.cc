@@ -3,6 +3,7 @@
 #include <set>
 
 #include "core/data/mask_picture.h"
+#include "core/train/tensor_file.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/run_files.h"
 
@@ -154,6 +155,38 @@ TEST_F(SegmentationRuns, GoesOnBitForBit) {
   const std::string whole = Text(RunOf("whole") + "/checkpoints/latest/model.safetensors");
   EXPECT_FALSE(whole.empty());
   EXPECT_EQ(whole, Text(RunOf("parts") + "/checkpoints/latest/model.safetensors"));
+}
+
+TEST_F(SegmentationRuns, StartsFromTheWeightsOfAResidualNetwork) {
+  ExpectSuccess(
+      Run("train --model=resnet50 --dataset=shapes --train_size=8 --validation_size=4 --width=4 --steps=1 "
+          "--stem=imagenet --batch_size=4 --threads=1 --output=run --suffix=r"));
+  const std::string run = "run/resnet50/shapes/r/run";
+  ExpectSuccess(Run("export hub --checkpoint=" + run));
+  ExpectSuccess(Run("export plain --names=torchvision --checkpoint=" + run));
+  const auto values = [&](const std::string& folder, const char* name) {
+    std::vector<float> numbers;
+    const auto file = TensorFile::Open(In(folder + "/model.safetensors"));
+    const TensorFile::Entry* const entry = file.ok() ? file->Find(name) : nullptr;
+    if (entry == nullptr) return numbers;
+    numbers.resize(static_cast<size_t>(entry->bytes) / sizeof(float));
+    EXPECT_TRUE(file->Read(*entry, numbers.data()).ok());
+    return numbers;
+  };
+  const std::vector<float> expected = values("plain", "layer3.1.conv2.weight");
+  ASSERT_FALSE(expected.empty());
+  const std::string still = "--steps=1 --eval_every=0 --lr=1e-30 --weight_decay=0 --pretrained=";
+  for (const std::string from : {"plain", "hub", run.c_str()}) {
+    const std::string suffix = "from_" + from.substr(0, 3);
+    const CommandResult result = Run(Training("--reset_head " + still + from + " --suffix=" + suffix), Start::kLaunch);
+    ExpectSuccess(result);
+    const std::string line = "weights of the backbone alone; aspp, classifier, decoder, low_level start afresh";
+    const size_t said = result.output.find(line);
+    EXPECT_NE(said, std::string::npos) << result.output;
+    EXPECT_EQ(result.output.find(line, said + 1), std::string::npos) << "by one rank";
+    EXPECT_EQ(values(RunOf(suffix) + "/checkpoints/latest", "backbone.layer3.1.conv2.weight"), expected) << from;
+  }
+  ExpectRefused(Run(Training(still + "plain --suffix=x")), {"its backbone alone", "--reset_head"});
 }
 
 TEST_F(SegmentationRuns, RandAugmentAndErasingReachThePixels) {

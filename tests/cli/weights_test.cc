@@ -170,6 +170,28 @@ TEST_F(Weights, AResNetThatHuggingFaceDoesNotHaveIsPublishedAsTorchvisionNamesIt
   EXPECT_NE(weights->Find("layer4.1.conv2.weight"), nullptr);
 }
 
+// For images so small that the default would be another network.
+TEST_F(Weights, AResNetOfPretrainedWeightsHasTheirStem) {
+  const std::string run = TrainResNet();
+  ExpectSuccess(Run("export hub --checkpoint=" + run));
+  ExpectSuccess(Run("export plain --names=torchvision --checkpoint=" + run));
+  for (const std::string from : {"hub", "plain", run.c_str()}) {
+    const std::string train =
+        "train --model=resnet18 --width=4 --image_size=32 --dataset=imagefolder --data=photos "
+        "--batch_size=10 --steps=1 --device=cpu --threads=1 --output=tuned --pretrained=" +
+        from;
+    const CommandResult shown = Run(train + " --show_settings");
+    ExpectSuccess(shown);
+    EXPECT_THAT(shown.output, testing::ContainsRegex("stem +imagenet +checkpoint: "));
+    ExpectSuccess(Run(train), {"trained 1 update"});
+    ExpectRefused(Run(train + " --stem=small"), {"--stem="});
+    EXPECT_EQ(RunJson("predict photos/val/cat --image_size=32 --checkpoint=" + from +
+                      (from == "plain" ? " --model=resnet18 --width=4" : ""))
+                  .size(),
+              6u);
+  }
+}
+
 // PyTorch's batch norms have counters beside their statistics; without them it speaks of missing weights.
 TEST_F(Weights, AnExportedResNetHasTheCountersOfItsBatchNorms) {
   const auto counters = [&](const std::string& folder) {

@@ -28,6 +28,7 @@ namespace switchyard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -599,16 +600,22 @@ TEST(HuggingFace, APreprocessorThatWeCannotFollowIsRefusedByField) {
   EXPECT_EQ(error("size", {{"height", 40}, {"width", 40}}), "");
 }
 
+// Every value of its own, in shapes as WeightTypes says.
+HostTensors Numbered(const ResolvedModel& model) {
+  HostTensors tensors;
+  for (const auto& [name, type] : WeightTypes(model)) {
+    HostTensor& tensor = tensors[name] = {type.shape, {}};
+    for (int64_t i = 0; i < type.elements(); ++i)
+      tensor.values.push_back(static_cast<float>(tensors.size() * 100000 + static_cast<size_t>(i)));
+  }
+  return tensors;
+}
+
 // Those of microsoft/resnet-50.
 TEST(HuggingFace, AResNetsWeightsAndConfigurationGoBothWays) {
   for (const char* name : {"resnet18", "resnet50"}) {
     const ResolvedModel model = Resolved({.name = name, .classes = 3, .own = {{"width", 2}, {"stem", "imagenet"}}});
-    HostTensors ours;
-    for (const auto& [weight, type] : WeightTypes(model)) {
-      ours[weight] = {type.shape, {}};
-      for (int64_t i = 0; i < type.elements(); ++i)
-        ours[weight].values.push_back(static_cast<float>(ours.size() * 100000 + static_cast<size_t>(i)));
-    }
+    const HostTensors ours = Numbered(model);
     HostTensors theirs = *ExportWeights(model, ours, "huggingface");
     for (const char* there :
          {"resnet.embedder.embedder.convolution.weight", "resnet.embedder.embedder.normalization.running_var",
@@ -641,6 +648,65 @@ TEST(HuggingFace, AResNetsWeightsAndConfigurationGoBothWays) {
   EXPECT_THAT(error("layer_type", "other"), HasSubstr("layer_type"));
   EXPECT_THAT(error("hidden_sizes", {256, 512, 1024, 2049}), HasSubstr("hidden_sizes"));
   EXPECT_THAT(error("downsample_in_bottleneck", true), HasSubstr("downsample_in_bottleneck"));
+}
+
+TEST(ResNet, TheStemIsThatOfTheWeights) {
+  const ResolvedModel model =
+      Resolved({.name = "resnet18", .image_size = 64, .own = {{"width", 2}, {"stem", "imagenet"}}});
+  for (const char* format : {"torchvision", "huggingface"}) {
+    const HostTensors file = *ExportWeights(model, Numbered(model), format);
+    const auto shape = [&](const std::string& name) -> std::optional<Shape> {
+      const auto found = file.find(name);
+      return found != file.end() ? std::optional(found->second.shape) : std::nullopt;
+    };
+    EXPECT_EQ(ImpliedByWeights(*model.info->family, shape), (SettingValues{{"stem", "imagenet"}})) << format;
+    EXPECT_TRUE(ImpliedByWeights(*Resolved({.name = "vit_tiny"}).info->family, shape).empty());
+    for (const char* stem : {"small", "auto"}) {
+      ResolvedModel other = model;
+      other.own["stem"] = stem;
+      EXPECT_THAT(Message(ImportWeights(other, file, false).status()),
+                  HasSubstr("these are weights of a model with --stem=imagenet"));
+    }
+  }
+  ResolvedModel small = model;
+  small.own["stem"] = "small";
+  EXPECT_THAT(Message(ImportWeights(model, *ExportWeights(small, Numbered(small), "torchvision"), false).status()),
+              HasSubstr("--stem=small"));
+}
+
+TEST(DeepLab, WeightsOfAResidualNetworkAloneAreItsBackbones) {
+  const ResolvedModel resnet = Resolved({.name = "resnet50", .own = {{"width", 2}}});
+  const ResolvedModel model = Resolved({.name = "deeplabv3plus_resnet50", .own = {{"width", 2}, {"decoder_width", 4}}});
+  const HostTensors ours = Numbered(resnet);
+  std::map<std::string, std::vector<float>> expected;
+  for (const auto& [name, tensor] : ours) {
+    if (!name.starts_with("fc.")) expected["backbone." + name] = tensor.values;
+  }
+  for (const char* format : {"torchvision", "huggingface"}) {
+    for (const bool head : {true, false}) {
+      HostTensors file = *ExportWeights(resnet, ours, format);
+      for (const char* of_head : {"fc.weight", "fc.bias", "classifier.1.weight", "classifier.1.bias"}) {
+        if (!head) file.erase(of_head);
+      }
+      const auto read = ImportWeights(model, file, true);
+      ASSERT_TRUE(read.ok()) << Message(read.status());
+      std::map<std::string, std::vector<float>> found;
+      for (const auto& [name, tensor] : *read) found[name] = tensor.values;
+      EXPECT_EQ(found, expected) << format;
+      std::vector<std::string> names;
+      for (const auto& [name, tensor] : file) names.push_back(name);
+      EXPECT_THAT(PartsBesideBackbone(model, names), ElementsAre("aspp", "classifier", "decoder", "low_level"));
+      EXPECT_THAT(Message(ImportWeights(model, file, false).status()), HasSubstr("its backbone alone"));
+    }
+  }
+  // Where one of the backbone's is missing, or the rest is there too, nothing starts afresh in silence.
+  HostTensors file = *ExportWeights(resnet, ours, "torchvision");
+  file.erase("layer3.2.conv2.weight");
+  EXPECT_THAT(Message(ImportWeights(model, file, true).status()), HasSubstr("backbone.layer3.2.conv2.weight"));
+  file = *ExportWeights(model, Numbered(model), "torchvision");
+  EXPECT_EQ(ImportWeights(model, file, false)->size(), WeightTypes(model).size());
+  file.erase("aspp.project.0.weight");
+  EXPECT_THAT(Message(ImportWeights(model, file, true).status()), HasSubstr("aspp.project.0.weight"));
 }
 
 TEST(Timm, AConfigurationIsReadAsItWasWritten) {

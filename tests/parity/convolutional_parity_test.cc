@@ -115,8 +115,9 @@ TEST(HuggingFaceResNet, IsReadFromAndWrittenToTheFilesOfTransformers) {
   for (const auto& [name, config] : configs.items()) {
     const auto read = ReadForeignConfig(config);
     ASSERT_TRUE(read.ok()) << Message(read.status());
-    const ResolvedModel model =
-        Resolved({.name = read->name, .image_size = 64, .classes = read->classes, .own = read->own});
+    SettingValues own = read->own;
+    own.insert(read->of_weights.begin(), read->of_weights.end());
+    const ResolvedModel model = Resolved({.name = read->name, .image_size = 64, .classes = read->classes, .own = own});
     EXPECT_EQ(ParameterTypes(model), ParameterTypes(Resolved(ResNet(name.c_str(), 2))));
     const auto written = (*FormatOf(*model.info->family, "huggingface"))
                              ->write(model, {.image_size = 64, .channels = 3}, std::vector<std::string>());

@@ -28,22 +28,30 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
     settings.Fill(name, value, Origin::kCheckpoint, where);
   };
   if (source.config().is_null()) {
-    const SettingValues implied = ImpliedByNames([&](const std::string& name) { return source.Find(name) != nullptr; });
+    SY_ASSIGN_OR_RETURN(const ResolvedModel named, ResolveModel({.name = *settings.Get<std::string>("model")}));
+    const SettingValues implied =
+        ImpliedByWeights(*named.info->family, [&](const std::string& name) -> std::optional<Shape> {
+          const TensorFile::Entry* const entry = source.Find(name);
+          if (entry == nullptr) return std::nullopt;
+          return Shape(entry->shape.begin(), entry->shape.end());
+        });
     settings.Fill(implied, Origin::kCheckpoint, source.path());
     return std::vector<std::string>();
   }
   const auto read = ReadForeignConfig(source.config());
   if (!read.ok()) return Annotate(read.status(), where);
-  settings.Fill(read->of_weights, Origin::kCheckpoint, where);
   if (!settings.Has("model")) {
     fill("model", read->name);
     if (read->image_size) fill("image_size", *read->image_size);
     fill("channels", read->channels);
     settings.Fill(read->own, Origin::kCheckpoint, where);
   }
+  SY_ASSIGN_OR_RETURN(const ResolvedModel named, ResolveModel({.name = *settings.Get<std::string>("model")}));
+  if (named.info->family->backbone == read->family->name) return std::vector<std::string>();
+  if (named.info->family != read->family)
+    return InvalidArgument("{} describes a {}, but --model={}", where, read->family->words, named.info->name);
+  settings.Fill(read->of_weights, Origin::kCheckpoint, where);
   SY_ASSIGN_OR_RETURN(ResolvedModel chosen, ResolveModel(OptionsOf(settings)));
-  if (chosen.info->family != read->family)
-    return InvalidArgument("{} describes a {}, but --model={}", where, read->family->words, chosen.info->name);
   if (!settings.Has("channels")) chosen.channels = read->channels;  // left to the dataset
   if (const std::string text = Disagreements(chosen, *read); !text.empty()) {
     return InvalidArgument(
@@ -107,23 +115,25 @@ StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource&
   std::optional<EvaluationTransform> transform;
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
   if (model.info->family->data == Content::kMaskedVolumes) return transform;  // --normalization says it
-  // Files speak of the images that the weights were made for.
-  int image_size = model.image_size;
+  // Files speak of the images that the weights were made for; where only the preprocessor knows their size, another one
+  // has to be asked for.
+  std::optional<int> made_for = model.image_size;
   if (!model.info->family->resampled.empty() && !source.config().is_null()) {
     const auto described = ReadForeignConfig(source.config());
-    if (described.ok()) image_size = described->image_size.value_or(image_size);
+    const bool chosen = settings.Has("image_size") || (described.ok() && described->family != model.info->family);
+    if (described.ok() && (described->image_size || chosen)) made_for = described->image_size;
   }
   if (source.checkpoint() != nullptr) {
     const auto read = EvaluationTransformFromJson(source.checkpoint()->record.value("evaluation", nlohmann::json()));
     if (!read.ok()) return Annotate(read.status(), source.path() + "/state.json: evaluation");
     transform = *read;
   } else if (!source.preprocessor().is_null()) {
-    const auto read = ReadHuggingFacePreprocessor(source.preprocessor(), image_size, model.channels);
+    const auto read = ReadHuggingFacePreprocessor(source.preprocessor(), made_for, model.channels);
     if (!read.ok()) return Annotate(read.status(), source.path() + ": preprocessor_config.json");
     transform = *read;
   }
   if (!transform && IsTimmConfig(source.config())) {
-    const auto read = ReadTimmTransform(source.config(), image_size, model.channels);
+    const auto read = ReadTimmTransform(source.config(), made_for.value_or(model.image_size), model.channels);
     if (!read.ok()) return Annotate(read.status(), source.path() + ": config.json");
     transform = *read;
   }

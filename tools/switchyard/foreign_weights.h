@@ -15,9 +15,10 @@ namespace switchyard {
 
 // Makes the settings those of the model that the weights were made for. Without --model, config.json decides all its
 // sizes. With it, what the user chose has to agree: heads, for one, change no shape, and other weights would load in
-// silence. Only the eps of layer norms always follows the weights, unless it was given. Returns the class names by
-// label, if there are any. InvalidArgument names each setting that does not agree; without a config.json there is
-// nothing to check.
+// silence. The eps of layer norms and the stem of a residual network follow the weights whichever model is chosen,
+// unless they were given, and without a config.json too. Returns the class names by label, if there are any; none of a
+// model of which the weights are the backbone's alone. InvalidArgument names each setting that does not agree; without
+// a config.json there is nothing to check.
 StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings);
 
 // The names of the classes that weights were trained on, by label: a checkpoint's own, or `described`, those of

@@ -330,6 +330,9 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
     classes = ClassesOfWeights(source, std::move(classes));
     SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
     SY_RETURN_IF_ERROR(CheckEnoughWeights(source, model));
+    const std::vector<std::string> fresh = PartsBesideBackbone(model, source.names());
+    if (!fresh.empty() && processes.rank == 0)
+      LogInfo("{}: weights of the backbone alone; {} start afresh", source.path(), fmt::join(fresh, ", "));
     // What the weights expect of pixels is the run's from now on; what is cropped is the dataset's matter.
     SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(source, settings));
     if (transform) {
