@@ -22,6 +22,7 @@ struct DatasetRow {
   std::optional<Download> download;
   Opened (*open)(const DatasetOptions& options, const std::string& path, Split split);
   Content content = Content::kLabelledImages;
+  std::vector<uint8_t> mask_ids = {};
 };
 
 const std::vector<DatasetRow>& Rows() {
@@ -62,7 +63,7 @@ const std::vector<DatasetRow>& Rows() {
       {"cityscapes", "street scenes with masks of 19 classes: --data=FOLDER with leftImg8bit and gtFine", true,
        std::nullopt,
        [](const DatasetOptions&, const std::string& path, Split split) { return OpenCityscapes(path, split); },
-       Content::kMaskedImages},
+       Content::kMaskedImages, CityscapesLabelIds()},
       {"segmentation",
        "your images with masks: --data=FOLDER or TAR with images/train/*.jpg, masks/train/*.png, the same with val, "
        "and classes.txt",
@@ -199,7 +200,7 @@ StatusOr<std::string> LocateDataset(const DatasetOptions& options) {
 
 std::vector<DatasetInfo> KnownDatasets() {
   std::vector<DatasetInfo> infos;
-  for (const DatasetRow& row : Rows()) infos.push_back({row.name, row.help, row.content});
+  for (const DatasetRow& row : Rows()) infos.push_back({row.name, row.help, row.content, row.mask_ids});
   return infos;
 }
 

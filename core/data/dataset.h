@@ -90,6 +90,7 @@ StatusOr<std::string> LocateDataset(const DatasetOptions& options);
 struct DatasetInfo {
   std::string name, help;
   Content content = Content::kLabelledImages;
+  std::vector<uint8_t> mask_ids;  // of its classes in files of masks; empty: their numbers
 };
 std::vector<DatasetInfo> KnownDatasets();
 

@@ -50,6 +50,8 @@ StatusOr<std::unique_ptr<Dataset>> OpenMaskFolders(const std::string& name, cons
 // are ignored.
 StatusOr<std::unique_ptr<Dataset>> OpenCityscapes(const std::string& path, Split split);
 
+std::vector<uint8_t> CityscapesLabelIds();  // of those classes
+
 // CamVid as one tar of photographs, camvid_images.tar, with {train,val,test}-labels-idx3-ubyte[.gz] (N, H, W), of which
 // record i belongs to line i of {train,val,test}-files.txt. Label 11, unlabelled, is ignored.
 StatusOr<std::unique_ptr<Dataset>> OpenCamVid(const std::string& path, Split split);

@@ -202,6 +202,12 @@ StatusOr<std::unique_ptr<Dataset>> OpenMaskFolders(const std::string& name, cons
   return dataset;
 }
 
+std::vector<uint8_t> CityscapesLabelIds() {
+  std::vector<uint8_t> ids;
+  for (const CityClass& c : kCityClasses) ids.push_back(c.label_id);
+  return ids;
+}
+
 StatusOr<std::unique_ptr<Dataset>> OpenCityscapes(const std::string& path, Split split) {
   SY_ASSIGN_OR_RETURN(const std::shared_ptr<const FileTree> tree, FileTree::Open(path));
   SY_ASSIGN_OR_RETURN(auto dataset, Open("cityscapes", tree, kCityscapes, split));

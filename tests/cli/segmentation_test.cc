@@ -157,6 +157,37 @@ TEST_F(SegmentationRuns, GoesOnBitForBit) {
   EXPECT_EQ(whole, Text(RunOf("parts") + "/checkpoints/latest/model.safetensors"));
 }
 
+// What predict writes can stand among the data's own masks, and goes to the benchmark as it is.
+TEST_F(SegmentationRuns, WritesMasksOfCityscapesInItsLabelIds) {
+  const uint8_t ids[] = {23, 7, 26};  // sky, road, car
+  for (int i = 0; i < 10; ++i) {
+    const std::string name = fmt::format("{}/ulm/ulm_{}", i < 8 ? "train" : "val", i);
+    auto [image, mask] = Scene(i, 24, 32);
+    for (uint8_t& number : mask.bytes) number = number == 255 ? 0 : ids[number];
+    folder_.Write(fmt::format("city/leftImg8bit/{}_leftImg8bit.png", name), PngBytes(image));
+    const std::string png = EncodeMask(mask).value();
+    folder_.Write(fmt::format("city/gtFine/{}_gtFine_labelIds.png", name), Bytes(png.begin(), png.end()));
+  }
+  ExpectSuccess(Run(Training("--dataset=cityscapes --data=city --suffix=c --steps=30 --augmentation=none")));
+  const std::string run = "run/deeplabv3plus_resnet50/cityscapes/c/run";
+  const CommandResult predicted = Run("predict city/leftImg8bit/val --json --output=masks --checkpoint=" + run);
+  ExpectSuccess(predicted);
+  const auto told = nlohmann::json::parse(predicted.output, nullptr, false);
+  ASSERT_EQ(told.size(), 2u) << predicted.output;
+  const std::string png = Text(told[0]["mask"]);
+  Image mask;
+  ASSERT_TRUE(DecodeMask({reinterpret_cast<const uint8_t*>(png.data()), png.size()}, &mask).ok());
+  EXPECT_EQ(mask.Row(2)[20], 23) << "sky";
+  EXPECT_EQ(mask.Row(21)[31], 7) << "road";
+  const auto road = std::count(mask.bytes.begin(), mask.bytes.end(), 7);
+  for (const auto& entry : told[0]["classes"]) {
+    if (entry["class"] == "road") {
+      EXPECT_NEAR(entry["share"].get<double>(), static_cast<double>(road) / static_cast<double>(mask.bytes.size()),
+                  1e-9);
+    }
+  }
+}
+
 TEST_F(SegmentationRuns, StartsFromTheWeightsOfAResidualNetwork) {
   ExpectSuccess(
       Run("train --model=resnet50 --dataset=shapes --train_size=8 --validation_size=4 --width=4 --steps=1 "

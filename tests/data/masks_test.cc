@@ -189,6 +189,12 @@ TEST_F(MaskFolderFiles, SaysWhatIsMissingOrDoesNotFit) {
 }
 
 TEST(Cityscapes, LabelIdsBecomeTheClassesOfTheBenchmark) {
+  for (const DatasetInfo& info : KnownDatasets()) {
+    ASSERT_EQ(info.mask_ids.size(), info.name == "cityscapes" ? 19u : 0u) << info.name;
+    if (info.name == "cityscapes") {
+      EXPECT_EQ(info.mask_ids[13], 26) << "car";
+    }
+  }
   const TemporaryFolder folder;
   folder.Write("leftImg8bit/train/ulm/ulm_1_leftImg8bit.png", PngBytes(Pattern(2, 3, 3)));
   folder.Write("gtFine/train/ulm/ulm_1_gtFine_labelIds.png", PngBytes(MaskOf(2, 3, {7, 33, 0, 8, 30, 26})));

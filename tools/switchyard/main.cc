@@ -65,7 +65,8 @@ const std::vector<Command>& Commands() {
        "Of a folder: every .jpg, .jpeg and .png file in it and in the folders below, by path.\n"
        "Ends at the first file that is no image, unless --max_bad_samples lets it go on.\n"
        "Where the model says a class for every pixel, writes NAME_mask.png beside each image, or into --output=FOLDER: "
-       "of the image's size, its numbers are classes. Of volumes, NAME_mask in the format that came in. Files of such "
+       "of the image's size, its numbers are classes as masks of the data have them (of cityscapes label ids: 26 is a "
+       "car). Of volumes, NAME_mask in the format that came in. Files of such "
        "names (and *_overlay.png) are left out of folders, and without --output no file is written over.\n",
        {{"checkpoint", "ema", "top", "overlay", "json"}, true, {}, true},
        PredictCommand},

@@ -149,6 +149,9 @@ MaskFilesOptions MaskOptionsOf(const CommandLine& line, const TrainedModel& mode
   options.overlay = absl::GetFlag(FLAGS_overlay);
   options.top = absl::GetFlag(FLAGS_top);
   options.classes = model.classes;
+  for (const DatasetInfo& info : KnownDatasets()) {
+    if (info.name == model.setup.config.dataset) options.ids = info.mask_ids;
+  }
   options.input = InputShapeOf(model.setup.model);
   return options;
 }

@@ -42,6 +42,14 @@ StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::strin
   return places;
 }
 
+// With the numbers that classes have in files. One that has none there, of a model with more classes than its data,
+// counts nowhere.
+Image InFile(Image mask, const std::vector<uint8_t>& ids) {
+  if (ids.empty()) return mask;
+  for (uint8_t& number : mask.bytes) number = number < ids.size() ? ids[number] : kIgnoredClass;
+  return mask;
+}
+
 Status WriteMaskFile(const MaskPlace& place, const std::string& end, const std::string& png) {
   SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(place.folder));
   return folder.Replace(place.stem + end, {BytesOf(png)});
@@ -63,11 +71,12 @@ StatusOr<nlohmann::ordered_json> PredictMasks(Trainer& trainer, const Dataset& l
     const MaskPlace& place = places[static_cast<size_t>(i)];
     const Image mask = MaskOfScores(prediction.scores, static_cast<int>(options.input[0]),
                                     static_cast<int>(options.input[1]), sample.image.height, sample.image.width);
-    SY_ASSIGN_OR_RETURN(const std::string png, EncodeMask(mask));
+    const Image in_file = InFile(mask, options.ids);
+    SY_ASSIGN_OR_RETURN(const std::string png, EncodeMask(in_file));
     SY_RETURN_IF_ERROR(WriteMaskFile(place, kMaskEnd, png));
     result["mask"] = place.folder + "/" + place.stem + kMaskEnd;
     if (options.overlay) {
-      const Image overlay = Overlay(sample.image, mask);
+      const Image overlay = Overlay(sample.image, in_file);  // the colours of the file
       SY_ASSIGN_OR_RETURN(const std::string picture, EncodePng(Raster{overlay.width, overlay.height, overlay.bytes}));
       SY_RETURN_IF_ERROR(WriteMaskFile(place, kOverlayEnd, picture));
       result["overlay"] = place.folder + "/" + place.stem + kOverlayEnd;
