@@ -220,7 +220,7 @@ sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize
   if (stream != nullptr) {
     SY_CUDA(error, cudaStreamSynchronize(stream->stream));
   } else {
-    SY_CUDA(error, cudaDeviceSynchronize());
+    return Guarded(error, [&] { return SynchronizeStreams(device, error); });
   }
   return SY_OK;
 }

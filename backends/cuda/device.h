@@ -68,6 +68,12 @@ struct sy_device {
   // asking.
   bool tf32 = false;
   sy_stream own;  // for callers that pass no stream
+  // What a wait for the whole device waits for, besides `own`.
+  struct {
+    std::mutex mutex;
+    std::vector<const sy_stream*> open;                // of callers, until stream_destroy
+    std::vector<std::shared_ptr<CUevent_st>> endings;  // behind the last work of those that were destroyed with some
+  } streams;
   // On which bind records what it launches (kernel.cc), one kernel at a time.
   struct {
     std::mutex mutex;

@@ -7,6 +7,61 @@
 #include <vector>
 
 namespace switchyard {
+namespace {
+
+using Mark = std::shared_ptr<CUevent_st>;
+
+bool IsCaptured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+// An event behind the work that the stream has now.
+sy_status MarkEnd(sy_device* device, cudaStream_t stream, Mark* mark, sy_error* error) {
+  cudaEvent_t made = nullptr;
+  SY_CUDA(error, cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+  *mark = Mark(made, [device](cudaEvent_t event) {
+    if (Enter(device->index, nullptr) == SY_OK) LogFailure(*device, cudaEventDestroy(event), "cudaEventDestroy");
+  });
+  SY_CUDA(error, cudaEventRecord(made, stream));
+  return SY_OK;
+}
+
+// Of a stream that is about to be destroyed and is not captured. What it has not done yet still runs to its end.
+sy_status KeepEnding(sy_device* device, cudaStream_t stream, sy_error* error) {
+  auto& endings = device->streams.endings;
+  const std::lock_guard lock(device->streams.mutex);
+  std::erase_if(endings, [](const Mark& ending) { return cudaEventQuery(ending.get()) == cudaSuccess; });
+  const bool works = cudaStreamQuery(stream) == cudaErrorNotReady;
+  cudaGetLastError();  // of what is not ready
+  if (!works) return SY_OK;
+  Mark ending;
+  SY_TRY(MarkEnd(device, stream, &ending, error));
+  endings.push_back(std::move(ending));
+  return SY_OK;
+}
+
+}  // namespace
+
+// One by one, and not by cudaDeviceSynchronize: CUDA refuses that while any stream of the context is captured, whatever
+// the mode, and breaks the capture, which may be one of another rank in this process. Streams may be made, used and
+// destroyed meanwhile. https://docs.nvidia.com/cuda/cuda-c-programming-guide/ ("Prohibited and Unhandled Operations")
+sy_status SynchronizeStreams(sy_device* device, sy_error* error) {
+  std::vector<Mark> marks;
+  {
+    const std::lock_guard lock(device->streams.mutex);
+    marks = device->streams.endings;
+    std::vector<const sy_stream*> streams = device->streams.open;
+    streams.push_back(&device->own);
+    for (const sy_stream* const stream : streams) {
+      if (IsCaptured(stream->stream))
+        return SY_FAIL(error, SY_UNSUPPORTED, "cuda: a wait for the device while one of its streams is captured");
+      SY_TRY(MarkEnd(device, stream->stream, &marks.emplace_back(), error));
+    }
+  }
+  for (const Mark& mark : marks) SY_CUDA(error, cudaEventSynchronize(mark.get()));
+  return SY_OK;
+}
 
 sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_stream** stream, sy_error* error) {
   *stream = nullptr;
@@ -17,9 +72,14 @@ sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_s
   SY_CUDA(error, cudaDeviceGetStreamPriorityRange(&least, &greatest));
   std::unique_ptr<sy_stream> made(new (std::nothrow) sy_stream);
   if (made == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cuda: no host memory for a stream");
-  SY_CUDA(error, cudaStreamCreateWithPriority(&made->stream, cudaStreamNonBlocking, high ? greatest : least));
-  *stream = made.release();
-  return SY_OK;
+  return Guarded(error, [&]() -> sy_status {
+    const std::lock_guard lock(device->streams.mutex);
+    device->streams.open.reserve(device->streams.open.size() + 1);
+    SY_CUDA(error, cudaStreamCreateWithPriority(&made->stream, cudaStreamNonBlocking, high ? greatest : least));
+    device->streams.open.push_back(made.get());
+    *stream = made.release();
+    return SY_OK;
+  });
 }
 
 void DestroyStream(sy_device* device, sy_stream* stream) {
@@ -32,8 +92,17 @@ void DestroyStream(sy_device* device, sy_stream* stream) {
       for (sy_stream* const joined : recording->streams) joined->recording = nullptr;
     }
   }
-  if (Enter(device->index, nullptr) == SY_OK)
+  {
+    const std::lock_guard lock(device->streams.mutex);
+    std::erase(device->streams.open, stream);
+  }
+  if (Enter(device->index, nullptr) == SY_OK) {
+    sy_error error{SY_HEADER(sy_error)};
+    const auto keep = [&] { return KeepEnding(device, stream->stream, &error); };
+    if (!IsCaptured(stream->stream) && Guarded(&error, keep) != SY_OK)
+      device->instance->Log(2, std::string("cuda: ") + error.message);
     LogFailure(*device, cudaStreamDestroy(stream->stream), "cudaStreamDestroy");
+  }
   delete stream;
 }
 

@@ -14,6 +14,8 @@ inline sy_status OnStream(sy_stream* stream, sy_status status) {
 
 sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_stream** stream, sy_error* error);
 void DestroyStream(sy_device* device, sy_stream* stream);
+// Waits for all work of the device's streams.
+sy_status SynchronizeStreams(sy_device* device, sy_error* error);
 sy_status CreateEvent(sy_device* device, const sy_event_options* options, sy_event** event, sy_error* error);
 void DestroyEvent(sy_device* device, sy_event* event);
 sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error);

@@ -239,6 +239,64 @@ TEST(CudaLibraries, AreShownInTheVersionsThatTheyAnswer) {
   }
 }
 
+// Two ranks as threads of one process share the context of their GPU: one waits for its device while the other
+// captures.
+TEST(CudaCapture, AnotherRankOfTheProcessWaitsForItsDeviceMeanwhile) {
+  EXPECT_EQ(Processes(1,
+                      [](int) {
+                        Cuda cuda, other;
+                        sy_stream *const stream = cuda.Stream(), *const working = other.Stream();
+                        sy_buffer *const buffer = cuda.Buffer(1), *const others = other.Buffer(2);
+                        sy_graph* graph = nullptr;
+                        cuda.Ok(cuda.capture.begin(cuda.device, stream, nullptr, cuda.Error()), "begin");
+                        cuda.Fill(stream, buffer, 3);
+                        sy_status waited = SY_INTERNAL;
+                        std::thread([&] {
+                          other.Fill(working, others, 4);
+                          waited = other.api.synchronize(other.device, nullptr, nullptr, other.Error());
+                        }).join();
+                        other.Is(waited, SY_OK, "a wait for the other rank's device");
+                        cuda.Is(cuda.api.synchronize(cuda.device, nullptr, nullptr, cuda.Error()), SY_UNSUPPORTED,
+                                "a wait for the rank's own device", "captured");
+                        cuda.Fill(stream, buffer, 5);
+                        cuda.Ok(cuda.capture.end(cuda.device, stream, &graph, cuda.Error()), "end");
+                        cuda.Ok(cuda.capture.launch(cuda.device, graph, stream, cuda.Error()), "launch");
+                        cuda.Synchronize(nullptr);
+                        cuda.ExpectContent(buffer, 5, "replayed");
+                        cuda.capture.release(cuda.device, graph);
+                        cuda.ExpectNothingLogged();
+                      }),
+            "");
+}
+
+TEST(CudaStreams, AWaitForTheDeviceIsForAllOfThemAlsoForThoseThatAreGone) {
+  EXPECT_EQ(Processes(1,
+                      [](int) {
+                        Cuda cuda;
+                        sy_buffer* const buffer = cuda.Buffer(0, 10);
+                        std::vector<sy_stream*> streams = {cuda.Stream(), cuda.Stream(), cuda.Stream()};
+                        for (int round = 0; round < 3; ++round) {
+                          std::vector<sy_event*> events;
+                          for (size_t i = 0; i < streams.size(); ++i) {  // the first has most to do
+                            for (size_t fill = 0; fill < 5 * (streams.size() - i); ++fill)
+                              cuda.Fill(streams[i], buffer, 1, 10);
+                            events.push_back(cuda.Event());
+                            cuda.Record(events.back(), streams[i]);
+                          }
+                          const auto gone = round == 0 ? streams.begin() : streams.end() - 1;
+                          cuda.api.stream_destroy(cuda.device, *gone);
+                          streams.erase(gone);
+                          cuda.Synchronize(nullptr);
+                          for (sy_event* const event : events) {
+                            cuda.Ok(cuda.api.event_query(cuda.device, event, cuda.Error()), "event_query");
+                            cuda.api.event_destroy(cuda.device, event);
+                          }
+                        }
+                        cuda.ExpectNothingLogged();
+                      }),
+            "");
+}
+
 TEST(CudaCapture, AnEventOfTheCaptureIsRecordedByEveryReplay) {
   EXPECT_EQ(
       Processes(1,

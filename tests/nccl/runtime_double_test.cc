@@ -229,6 +229,34 @@ TEST(CudaRuntimeDouble, CaptureIsBrokenByWhatItForbids) {
             "");
 }
 
+// Whatever the capture's mode and whichever thread began it; those of another device are left alone.
+TEST(CudaRuntimeDouble, AWaitForADeviceBreaksEveryCaptureOnIt) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        cudaGraph_t graph = nullptr;
+                        for (const auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                                                cudaStreamCaptureModeRelaxed}) {
+                          for (const int device : {0, 1}) {
+                            if (device == 1 && mode == cudaStreamCaptureModeGlobal) continue;  // it forbids it as well
+                            RequireOk(cudaStreamBeginCapture(self.stream, mode), "begin");
+                            cudaError_t code = cudaSuccess;
+                            std::thread([&] {
+                              RequireOk(cudaSetDevice(device), "cudaSetDevice");
+                              code = cudaDeviceSynchronize();
+                            }).join();
+                            const bool same = device == 0;
+                            Require(code == (same ? cudaErrorStreamCaptureUnsupported : cudaSuccess),
+                                    "mode {}, device {}: {}", static_cast<int>(mode), device, cudaGetErrorName(code));
+                            const cudaError_t ended = cudaStreamEndCapture(self.stream, &graph);
+                            Require(ended == (same ? cudaErrorStreamCaptureInvalidated : cudaSuccess),
+                                    "mode {}, device {}: the end answered {}", static_cast<int>(mode), device,
+                                    cudaGetErrorName(ended));
+                          }
+                        }
+                      }),
+            "");
+}
+
 TEST(CudaRuntimeDouble, UseOfFreedMemoryFaults) {
   EXPECT_NE(InProcess({},
                       [](Rank& self) {

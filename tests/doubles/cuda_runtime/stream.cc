@@ -68,6 +68,15 @@ cudaError_t RefuseInCapture() {
   return answer;
 }
 
+cudaError_t RefuseInAnyCapture() {
+  cudaError_t answer = cudaSuccess;
+  for (CUstream_st* stream : Streams()) {
+    if (stream->capture && stream->device == CurrentDevice())
+      answer = Break(*stream->capture, cudaErrorStreamCaptureUnsupported);
+  }
+  return answer;
+}
+
 std::set<const void*>& Loaded() {
   static auto& functions = *new std::set<const void*>;
   return functions;
@@ -245,6 +254,7 @@ cudaError_t cudaDeviceSynchronize() {
   return Call([&] {
     {
       std::lock_guard lock(Book());
+      if (const cudaError_t error = RefuseInAnyCapture(); error != cudaSuccess) return error;
       if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) return error;
     }
     WaitForDevice();

@@ -75,6 +75,11 @@ bool Known(cudaEvent_t event);
 // thread that forbid them, and answers cudaErrorStreamCaptureUnsupported if there was one.
 cudaError_t RefuseInCapture();
 
+// The same for a wait for the whole of the calling thread's device: it breaks every capture there, whatever its mode
+// and whichever thread began it
+// (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#prohibited-and-unhandled-operations).
+cudaError_t RefuseInAnyCapture();
+
 // Under Book(): marks a capture as broken and returns `error`.
 cudaError_t Break(Capture& capture, cudaError_t error);
 
