@@ -841,8 +841,9 @@ TEST(CudaKernels, AProductWithGeluIsMeasuredBothWaysAndTheFasterOneKept) {
 }
 
 // An epilogue that the library refuses costs a pass, and is a second choice; an f32 bias beside halves costs the
-// conversion of as many numbers, in the workspace, and is none. It waits for a pass that is made anyway, unless that
-// would write the preactivation again.
+// conversion of as many numbers, in the workspace behind the 3,000 bytes of the double's first algorithm, and is none.
+// It waits for a pass that is made anyway, unless that would write the preactivation again. Where there is less room,
+// the double has an algorithm that needs none.
 TEST(CudaKernels, ABiasInF32BesideHalvesIsConvertedWhereThatSparesAPass) {
   struct Case {
     int32_t activation, save;
@@ -852,15 +853,16 @@ TEST(CudaKernels, ABiasInF32BesideHalvesIsConvertedWhereThatSparesAPass) {
     bool second_choice;
   };
   for (const Case& c :
-       {Case{SY_ACTIVATION_NONE, 0, "all", 4096, 256, "epilogue 4, a converted bias", false},
-        Case{SY_ACTIVATION_GELU_TANH, 0, "all", 4096, 256, "epilogue 36, a converted bias", false},
-        Case{SY_ACTIVATION_GELU_TANH, 1, "all", 4096, 256, "epilogue 164, a converted bias", false},
-        Case{SY_ACTIVATION_GELU, 0, "all", 4096, 0, "epilogue 1, a pass of our own", false},
-        Case{SY_ACTIVATION_GELU, 1, "all", 4096, 256, "epilogue 4, a converted bias, a pass of our own", false},
+       {Case{SY_ACTIVATION_NONE, 0, "all", 4096, 3072 + 256, "epilogue 4, a converted bias", false},
+        Case{SY_ACTIVATION_GELU_TANH, 0, "all", 4096, 3072 + 256, "epilogue 36, a converted bias", false},
+        Case{SY_ACTIVATION_GELU_TANH, 1, "all", 4096, 3072 + 256, "epilogue 164, a converted bias", false},
+        Case{SY_ACTIVATION_GELU, 0, "all", 4096, 3072, "epilogue 1, a pass of our own", false},
+        Case{SY_ACTIVATION_GELU, 1, "all", 4096, 3072 + 256, "epilogue 4, a converted bias, a pass of our own", false},
+        Case{SY_ACTIVATION_NONE, 0, "all", 3100, 256, "epilogue 4, a converted bias", false},
         Case{SY_ACTIVATION_GELU, 1, "all", 255, 0, "epilogue 1, a pass of our own", false},
         Case{SY_ACTIVATION_GELU_TANH, 1, "all", 255, 0, "epilogue 1, a pass of our own", true},
-        Case{SY_ACTIVATION_GELU_TANH, 0, "1", 4096, 0, "epilogue 1, a pass of our own", true},
-        Case{SY_ACTIVATION_GELU_TANH, 0, "attribute", 4096, 0, "epilogue 1, a pass of our own", true}}) {
+        Case{SY_ACTIVATION_GELU_TANH, 0, "1", 4096, 3072, "epilogue 1, a pass of our own", true},
+        Case{SY_ACTIVATION_GELU_TANH, 0, "attribute", 4096, 3072, "epilogue 1, a pass of our own", true}}) {
     const std::string name = std::to_string(c.activation) + std::to_string(c.save) + " " + c.epilogues;
     EXPECT_EQ(Processes(1,
                         [&](int) {
@@ -883,6 +885,30 @@ TEST(CudaKernels, ABiasInF32BesideHalvesIsConvertedWhereThatSparesAPass) {
                         }),
               "");
   }
+}
+
+TEST(CudaKernels, AProductWhoseAlgorithmNeedsMoreWorkspaceThanItMayIsRefused) {
+  const auto cache = std::filesystem::path(testing::TempDir()) / "cuda_large_workspaces";
+  EXPECT_EQ(Processes(1,
+                      [](int) {
+                        Cuda cuda;
+                        const sy_tensor matrix = Contiguous(SY_BF16, {32, 32});
+                        for (const bool measured : {false, true}) {
+                          Op op("matmul", sy_matmul_attributes{.alpha = 1}, {matrix, matrix}, {matrix});
+                          op.request.tuning = measured ? SY_TUNING_MEASURE : SY_TUNING_HEURISTIC;
+                          op.request.workspace_limit = 4096;
+                          sy_kernel* kernel = nullptr;
+                          cuda.Is(cuda.TryPrepare(op, &kernel), SY_UNSUPPORTED, "prepare",
+                                  "needs 7168 bytes of workspace, the limit is 4096");
+                          op.request.workspace_limit = 7168;
+                          kernel = cuda.Prepare(op);
+                          Require(op.info.workspace_bytes == 7168, "{} bytes", op.info.workspace_bytes);
+                          cuda.kernels.release(cuda.device, kernel);
+                        }
+                      },
+                      {{"CUBLAS_LT_DOUBLE_WORKSPACE", "7000"}, {"XDG_CACHE_HOME", cache.string()}}),
+            "");
+  std::filesystem::remove_all(cache);
 }
 
 // A convolution is first asked of cuDNN, which is not there.

@@ -4,7 +4,9 @@
 // that of D, for one) is refused here, so that the plugin's other ways run too; with CUBLAS_LT_DOUBLE_PLAIN=1 in the
 // environment, every epilogue is, with =invalid as an invalid value, with =attribute when the attribute is set. With
 // CUBLAS_LT_DOUBLE_ZEROS=fault the device is lost where a product is given nothing but zeros, and with
-// CUBLAS_LT_DOUBLE_DELAY_US each product takes that much longer. A thread needs a context
+// CUBLAS_LT_DOUBLE_DELAY_US each product takes that much longer. Its algorithms need different workspaces, which they
+// leave full of NaN; the heuristics offer those that the preference has room for, with CUBLAS_LT_DOUBLE_WORKSPACE
+// algorithms that all need so many bytes, whatever the preference says. A thread needs a context
 // (cudaSetDevice). Column-major, as there. Thread-safe: as the library, one descriptor belongs to one thread at a time.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -44,6 +46,23 @@ struct Preference {
   uint64_t workspace_bytes = 0;
 };
 
+// What the algorithms need, the fastest first; a cublasLtMatmulAlgo_t holds the number of one, counted from 1.
+constexpr uint64_t kWorkspaces[] = {3000, 5000, 0};
+
+uint64_t WorkspaceOf(uint64_t algorithm) {
+  static const int64_t set = doubles::NumberFrom("CUBLAS_LT_DOUBLE_WORKSPACE", -1, -1, 1'000'000'000);
+  return set >= 0 ? static_cast<uint64_t>(set) : kWorkspaces[algorithm - 1];
+}
+
+bool Fits(uint64_t algorithm, const Preference& preference) {
+  static const bool ignores = std::getenv("CUBLAS_LT_DOUBLE_WORKSPACE") != nullptr;
+  return ignores || WorkspaceOf(algorithm) <= preference.workspace_bytes;
+}
+
+bool IsKnown(const cublasLtMatmulAlgo_t& algorithm) {
+  return algorithm.data[0] >= 1 && algorithm.data[0] <= std::size(kWorkspaces);
+}
+
 struct Matrix {
   char* data;
   cudaDataType type;
@@ -78,6 +97,8 @@ struct Product {
   Matrix a, b, c, d;
   int64_t m, n, k, batch;
   float alpha, beta;
+  void* workspace;
+  uint64_t workspace_bytes;
 
   bool Has(uint32_t bits) const { return (operation.epilogue & bits) == bits; }
 
@@ -88,7 +109,18 @@ struct Product {
     return true;
   }
 
+  // Nothing else that is in use may lie in the workspace, neither what the product reads nor what it writes.
   void Run() const {
+    UseWorkspace();
+    Multiply();
+    UseWorkspace();
+  }
+
+ private:
+  void UseWorkspace() const {
+    if (workspace_bytes > 0) std::memset(workspace, 0xFF, workspace_bytes);  // NaN in every dtype
+  }
+  void Multiply() const {
     static const auto delay =
         std::chrono::microseconds(doubles::NumberFrom("CUBLAS_LT_DOUBLE_DELAY_US", 0, 0, 1'000'000));
     std::this_thread::sleep_for(delay);
@@ -116,8 +148,6 @@ struct Product {
       }
     }
   }
-
- private:
   Matrix Vector() const {
     const auto type = operation.bias_type < 0 ? d.type : static_cast<cudaDataType>(operation.bias_type);
     return {static_cast<char*>(operation.bias), type, 0, 0};
@@ -276,11 +306,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
   return Read(&ignored, value, bytes);
 }
 
-// One algorithm, which needs no workspace.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t, int wanted,
+                                              cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int* count) {
   *count = 0;
   if (wanted < 1 || !IsConsistent(Of(operation), Of(a), Of(b), Of(c), Of(d))) return CUBLAS_STATUS_INVALID_VALUE;
@@ -290,29 +319,36 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return plain != nullptr && std::strcmp(plain, "invalid") == 0 ? CUBLAS_STATUS_INVALID_VALUE
                                                                   : CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  *count = std::min(wanted, 2);  // two ways, which do the same
-  for (int way = 0; way < *count; ++way) {
-    results[way] = {};
-    results[way].state = CUBLAS_STATUS_SUCCESS;
-    results[way].algo.data[0] = static_cast<uint64_t>(way) + 1;
+  for (uint64_t algorithm = 1; algorithm <= std::size(kWorkspaces) && *count < wanted; ++algorithm) {
+    if (!Fits(algorithm, Of(preference))) continue;
+    cublasLtMatmulHeuristicResult_t& result = results[(*count)++];
+    result = {};
+    result.state = CUBLAS_STATUS_SUCCESS;
+    result.algo.data[0] = algorithm;
+    result.workspaceSize = WorkspaceOf(algorithm);
   }
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                       const cublasLtMatmulAlgo_t*, cublasLtMatmulHeuristicResult_t* result) {
+                                       const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t* result) {
   *result = {};
+  if (!IsKnown(*algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
+  result->workspaceSize = WorkspaceOf(algorithm->data[0]);
   return IsSupported(Of(operation), Of(a), Of(b), Of(c), Of(d)) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void*, size_t,
-                              cudaStream_t stream) {
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
   const Operation& o = Of(operation);
   const Layout &la = Of(a_layout), &lb = Of(b_layout), &lc = Of(c_layout), &ld = Of(d_layout);
-  if (!IsConsistent(o, la, lb, lc, ld)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!IsConsistent(o, la, lb, lc, ld) || !IsKnown(*algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
+  const uint64_t needed = WorkspaceOf(algorithm->data[0]);
+  const bool has_room = workspace_bytes >= needed && (needed == 0 || workspace != nullptr);
+  if (!has_room || reinterpret_cast<uintptr_t>(workspace) % 16 != 0) return CUBLAS_STATUS_INVALID_VALUE;
   if (!cudaDoubleHasContext()) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!IsSupported(o, la, lb, lc, ld)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto matrix = [](const void* data, const Layout& layout) {
@@ -328,7 +364,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                                              o.transpose_a == CUBLAS_OP_N ? la.columns : la.rows,
                                              ld.batch,
                                              *static_cast<const float*>(alpha),
-                                             *static_cast<const float*>(beta)};
+                                             *static_cast<const float*>(beta),
+                                             workspace,
+                                             needed};
   if (product == nullptr) return CUBLAS_STATUS_ALLOC_FAILED;
   static const char kernel = 0;
   const cudaError_t code = cudaDoubleLaunch(
