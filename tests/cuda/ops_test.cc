@@ -617,6 +617,9 @@ TEST_F(CudaOps, MatmulWithEpiloguesOfTheLibraryAndOfItsOwn) {
   Agree("matmul", sums, {{{403, 8}}, {{8, 264}}, {{403, 264}}}, {Fixed({403, 264}), Fixed({264})});
   const sy_matmul_attributes weights{.transpose_a = 1, .alpha = 1, .bias_gradient = 1};
   Agree("matmul", weights, {{{500, 40}}, {{500, 16}}}, {{{40, 16}}, Fixed({40})});
+  accumulate_ = {true, true};  // the library's sum lies in the workspace, and is added from there
+  Agree("matmul", weights, {{{500, 40}}, {{500, 16}}}, {Fixed({40, 16}), Fixed({40})});
+  accumulate_.clear();
   // Weights of which the library makes no bias' gradient, in eights and not; so many rows that they are summed in
   // parts.
   const sy_matmul_attributes activated{
