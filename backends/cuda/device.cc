@@ -2,6 +2,7 @@
 #include "backends/cuda/device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -132,26 +133,37 @@ sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* err
   return SY_OK;
 }
 
-// Copies between two devices that this process has opened go directly where the hardware can.
-sy_status EnablePeers(int32_t index, sy_error* error) {
+// Copies between two devices that this process has opened go directly where the hardware can; elsewhere CUDA copies
+// through the host. So what hinders it, such as more peers than a device may have (eight, without NVSwitch), is told
+// once and is no error, unless a device is lost.
+sy_status EnablePeers(const sy_instance& instance, int32_t index, sy_error* error) {
   std::vector<int32_t> peers;
   {
     const std::lock_guard lock(opened_mutex);
     peers = opened;
   }
+  sy_error reason{SY_HEADER(sy_error)};
+  const auto enable = [&](int32_t from, int32_t to) -> sy_status {
+    int possible = 0;
+    SY_CUDA(&reason, cudaDeviceCanAccessPeer(&possible, from, to));
+    if (!possible) return SY_OK;
+    SY_TRY(Enter(from, &reason));
+    const cudaError_t code = cudaDeviceEnablePeerAccess(to, 0);
+    if (code != cudaSuccess && code != cudaErrorPeerAccessAlreadyEnabled)
+      return CudaFailed(&reason, code, "cudaDeviceEnablePeerAccess");
+    cudaGetLastError();  // of what was enabled already
+    return SY_OK;
+  };
   for (const int32_t peer : peers) {
     if (peer == index) continue;
     for (const auto& [from, to] : {std::pair(index, peer), std::pair(peer, index)}) {
-      int possible = 0;
-      SY_CUDA(error, cudaDeviceCanAccessPeer(&possible, from, to));
-      if (!possible) continue;
-      SY_TRY(Enter(from, error));
-      const cudaError_t code = cudaDeviceEnablePeerAccess(to, 0);
-      if (code == cudaErrorPeerAccessAlreadyEnabled) {
-        cudaGetLastError();
-      } else {
-        SY_CUDA(error, code);
-      }
+      if (enable(from, to) == SY_OK) continue;
+      SY_TRY(FirstLoss(from, error));
+      static std::atomic<bool> warned{false};
+      if (!warned.exchange(true))
+        instance.Log(2, Format("cuda: copies from device %d to device %d, and perhaps between others, go through the "
+                               "host: %.300s",
+                               from, to, reason.message));
     }
   }
   return SY_OK;
@@ -200,7 +212,7 @@ sy_status OpenIndex(const sy_instance& instance, int32_t index, const sy_open_op
   made->cudnn = Cudnn::Open(*made, &reason);
   if (made->cudnn == nullptr) made->missing += (made->missing.empty() ? "" : "; ") + reason;
   if (!made->missing.empty()) instance.Log(2, "cuda: " + made->missing);
-  SY_TRY(EnablePeers(index, error));
+  SY_TRY(EnablePeers(instance, index, error));
   SY_TRY(Enter(index, error));
   *device = made.release();
   return SY_OK;

@@ -657,6 +657,34 @@ TEST(CudaPeer, AnotherDeviceOfTheProcessReachesIt) {
             "");
 }
 
+// Four devices of which each may reach one other.
+TEST(CudaPeer, MoreDevicesThanMayReachEachOtherAreOpenedAllTheSame) {
+  EXPECT_EQ(
+      Processes(1,
+                [](int) {
+                  Listener& listener = *new Listener;
+                  const sy_plugin plugin = NewInstance(listener);
+                  const auto* api = static_cast<const sy_device_v2*>(plugin.get_interface(plugin.instance, "device/2"));
+                  for (const int index : {0, 1, 2, 3}) {
+                    listener.heard.clear();
+                    sy_device* device = nullptr;
+                    sy_error error{SY_HEADER(sy_error)};
+                    const sy_status status = api->open(plugin.instance, index, nullptr, &device, &error);
+                    Require(status == SY_OK, "open of device {} answered {}: {}", index, status, error.message);
+                    const size_t told = listener.heard.find("go through the host");
+                    Require((told != std::string::npos) == (index == 2), "device {}: {}", index, listener.heard);
+                    const bool why = listener.heard.find("cudaErrorTooManyPeers") != std::string::npos;
+                    Require(why == (index == 2), "device {}: {}", index, listener.heard);
+                    Require(listener.heard.find("through the host", told + 20) == std::string::npos || index != 2,
+                            "more than once: {}", listener.heard);
+                    sy_buffer* buffer = nullptr;
+                    Require(api->alloc(device, 100, nullptr, &buffer, &error) == SY_OK, "alloc: {}", error.message);
+                  }
+                },
+                {{"CUDA_DOUBLE_DEVICES", "4"}, {"CUDA_DOUBLE_PEER_LIMIT", "1"}}),
+      "");
+}
+
 TEST(CudaPeer, WhatCannotBeSharedIsRefused) {
   EXPECT_EQ(
       Processes(1,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "tests/doubles/cuda_runtime/enqueue.h"
@@ -209,9 +210,13 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     if (flags != 0) return cudaErrorInvalidValue;
     if (!IsDevice(peer) || peer == CurrentDevice()) return cudaErrorInvalidDevice;
     if (!GetSettings().peers) return cudaErrorPeerAccessUnsupported;
-    static auto& enabled = *new std::set<std::pair<int, int>>;  // under Book()
+    static auto& enabled = *new std::map<int, std::set<int>>;  // under Book(): of a device, which it reaches
     std::lock_guard lock(Book());
-    return enabled.insert({CurrentDevice(), peer}).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
+    std::set<int>& reached = enabled[CurrentDevice()];
+    if (reached.contains(peer)) return cudaErrorPeerAccessAlreadyEnabled;
+    if (static_cast<int>(reached.size()) >= GetSettings().peer_limit) return cudaErrorTooManyPeers;
+    reached.insert(peer);
+    return cudaSuccess;
   });
 }
 

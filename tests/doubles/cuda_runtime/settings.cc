@@ -19,6 +19,7 @@ Settings Read() {
   settings.memory_bytes = NumberFrom("CUDA_DOUBLE_MEMORY_BYTES", settings.memory_bytes, 0, 1ll << 46);
   settings.delay_us = static_cast<int>(NumberFrom("CUDA_DOUBLE_DELAY_US", 0, 0, 10'000'000));
   settings.peers = NumberFrom("CUDA_DOUBLE_PEERS", 1, 0, 1) == 1;
+  settings.peer_limit = static_cast<int>(NumberFrom("CUDA_DOUBLE_PEER_LIMIT", settings.peer_limit, 0, 64));
   settings.graphs_ready = NumberFrom("CUDA_DOUBLE_GRAPHS_READY", 0, 0, 1) == 1;
   settings.lazy = NumberFrom("CUDA_DOUBLE_LAZY", 0, 0, 1) == 1;
   if (NumberFrom("CUDA_DOUBLE_COUNTS", 0, 0, 1) == 1) {

@@ -8,6 +8,7 @@
 //   CUDA_DOUBLE_GRAPH_ORDER   "last": a replayed graph runs, of the nodes that are ready, the one recorded last; so a
 //                             missing edge shows
 //   CUDA_DOUBLE_PEERS         0: no device reaches the memory of another
+//   CUDA_DOUBLE_PEER_LIMIT    how many peers a device may reach (cudaErrorTooManyPeers); default 8
 //   CUDA_DOUBLE_MEMORY_OPS    0: the driver has no 64-bit stream memory operations (driver.cc)
 //   CUDA_DOUBLE_GRAPHS_READY  1: a graph is launched only if it was uploaded and keeps the priorities of its nodes
 //   CUDA_DOUBLE_LAZY          1: a launch whose kernel is not loaded yet is refused, as where loading it would wait for
@@ -39,6 +40,7 @@ struct Settings {
   int delay_us = 0;
   bool replay_last_first = false;
   bool peers = true;
+  int peer_limit = 8;
   bool graphs_ready = false;
   bool lazy = false;
 };
