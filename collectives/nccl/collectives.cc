@@ -1,6 +1,8 @@
 // The collectives themselves: which call of NCCL each is.
 #include <string.h>
 
+#include <utility>
+
 #include "collectives/nccl/communicator.h"
 
 namespace nccl {
@@ -24,15 +26,18 @@ ncclResult_t Grouped(Body body) {
 
 }  // namespace
 
-sy_status NcclCommunicator::StreamOf(const sy_call* call, cudaStream_t* stream, sy_error* error) {
+sy_status NcclCommunicator::TargetOf(const sy_call* call, Target* target, sy_error* error) {
   if (call == nullptr || !SY_HAS(sy_call, call, native_stream) || call->native_stream == nullptr) {
     return SY_FAIL(error, SY_INVALID, "expected a CUDA stream in sy_call.native_stream, found none (call \"%s\")",
                    call != nullptr && call->tag != nullptr ? call->tag : "");
   }
-  *stream = static_cast<cudaStream_t>(call->native_stream);
+  const Library& library = TheLibrary();
+  if (const sy_status set = CheckCuda(error, library.cudaSetDevice(device_), "cudaSetDevice"); set != SY_OK) return set;
+  target->stream = static_cast<cudaStream_t>(call->native_stream);
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  const cudaError_t asked = TheLibrary().cudaStreamIsCapturing(*stream, &capturing);
-  if (capturing != cudaStreamCaptureStatusNone) was_captured_ = true;
+  const cudaError_t asked = library.cudaStreamIsCapturing(target->stream, &capturing);
+  target->captured = capturing != cudaStreamCaptureStatusNone;
+  if (target->captured) was_captured_ = true;
   return CheckCuda(error, asked, "cudaStreamIsCapturing");
 }
 
@@ -47,23 +52,48 @@ ncclResult_t NcclCommunicator::AllToAll(const char* send, char* receive, uint64_
   });
 }
 
-// Device memory of at least `bytes`, apart from what else the open group uses. A smaller one that a stream may still
-// use is kept until the end.
-sy_status NcclCommunicator::Scratch(uint64_t bytes, void** address, sy_error* error) {
+sy_status NcclCommunicator::AllocateScratch(uint64_t bytes, void** address, sy_error* error) {
+  const sy_status status = CheckCuda(error, TheLibrary().cudaMalloc(address, bytes), "cudaMalloc");
+  if (status == SY_OK) scratch_.push_back(*address);
+  return status;
+}
+
+// Device memory of at least `bytes`, apart from what else the open group uses, for the target's stream, which waits for
+// the uses before. A call that is captured has memory of its own until the end: its graph is replayed at any time, and
+// no capture holds a wait for what lies outside of it.
+sy_status NcclCommunicator::Scratch(uint64_t bytes, const Target& target, void** address, sy_error* error) {
   constexpr uint64_t kAlignment = 256;
+  if (target.captured) return AllocateScratch(bytes, address, error);
   const uint64_t start = in_group_ ? scratch_taken_ : 0;
   bytes = start + (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (bytes > scratch_bytes_) {
-    const Library& library = TheLibrary();
-    void* memory = nullptr;
-    sy_status status = CheckCuda(error, library.cudaSetDevice(device_), "cudaSetDevice");
-    if (status == SY_OK) status = CheckCuda(error, library.cudaMalloc(&memory, bytes), "cudaMalloc");
-    if (status != SY_OK) return status;
-    scratch_.push_back(memory);
+    if (const sy_status made = AllocateScratch(bytes, &shared_scratch_, error); made != SY_OK) return made;
     scratch_bytes_ = bytes;
   }
-  *address = static_cast<char*>(scratch_.back()) + start;
+  *address = static_cast<char*>(shared_scratch_) + start;
   scratch_taken_ = bytes;
+  scratch_users_.push_back(target.stream);
+  for (const auto& [stream, used] : scratch_used_) {
+    const cudaError_t waits = TheLibrary().cudaStreamWaitEvent(target.stream, used, 0);
+    if (const sy_status status = CheckCuda(error, waits, "cudaStreamWaitEvent"); status != SY_OK) return status;
+  }
+  return SY_OK;
+}
+
+// Once NCCL has taken up the calls that use it.
+sy_status NcclCommunicator::MarkScratchUsed(sy_error* error) {
+  if (scratch_users_.empty()) return SY_OK;
+  const Library& library = TheLibrary();
+  if (const sy_status set = CheckCuda(error, library.cudaSetDevice(device_), "cudaSetDevice"); set != SY_OK) return set;
+  for (const cudaStream_t stream : std::exchange(scratch_users_, {})) {
+    cudaEvent_t& used = scratch_used_[stream];
+    if (used == nullptr) {
+      const cudaError_t made = library.cudaEventCreateWithFlags(&used, cudaEventDisableTiming);
+      if (const sy_status status = CheckCuda(error, made, "cudaEventCreateWithFlags"); status != SY_OK) return status;
+    }
+    const cudaError_t recorded = library.cudaEventRecord(used, stream);
+    if (const sy_status status = CheckCuda(error, recorded, "cudaEventRecord"); status != SY_OK) return status;
+  }
   return SY_OK;
 }
 
@@ -72,8 +102,9 @@ sy_status NcclCommunicator::Submit(int32_t kind, const sy_call* call, const void
                                    sy_error* error) {
   *request = nullptr;
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
-  cudaStream_t stream = nullptr;
-  if (const sy_status found = StreamOf(call, &stream, error); found != SY_OK) return found;
+  Target target;
+  if (const sy_status found = TargetOf(call, &target, error); found != SY_OK) return found;
+  const cudaStream_t stream = target.stream;
   if (count == 0 && kind != switchyard::kBarrier) return SY_OK;
   const Library& library = TheLibrary();
   const ncclDataType_t type = kTypes[dtype];
@@ -81,7 +112,7 @@ sy_status NcclCommunicator::Submit(int32_t kind, const sy_call* call, const void
   const uint64_t block = count * BytesOf(dtype);
   void* copy = nullptr;  // of what all_to_all sends, where it receives into the same memory
   if (kind == switchyard::kAllToAll && send == receive) {
-    if (const sy_status made = Scratch(block * size_, &copy, error); made != SY_OK) return made;
+    if (const sy_status made = Scratch(block * size_, target, &copy, error); made != SY_OK) return made;
     const cudaError_t copied = library.cudaMemcpyAsync(copy, send, block * size_, cudaMemcpyDeviceToDevice, stream);
     if (const sy_status status = CheckCuda(error, copied, "cudaMemcpyAsync"); status != SY_OK) return status;
     send = copy;
@@ -104,7 +135,8 @@ sy_status NcclCommunicator::Submit(int32_t kind, const sy_call* call, const void
         return ncclInvalidArgument;
     }
   };
-  return Enqueue(switchyard::NameOf(static_cast<switchyard::CollectiveKind>(kind)), start, error);
+  const sy_status status = Enqueue(switchyard::NameOf(static_cast<switchyard::CollectiveKind>(kind)), start, error);
+  return status == SY_OK && !in_group_ ? MarkScratchUsed(error) : status;
 }
 
 sy_status NcclCommunicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
@@ -114,16 +146,16 @@ sy_status NcclCommunicator::SubmitMessages(const sy_call* call, const sy_transfe
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
-  cudaStream_t stream = nullptr;
-  if (const sy_status found = StreamOf(call, &stream, error); found != SY_OK) return found;
+  Target target;
+  if (const sy_status found = TargetOf(call, &target, error); found != SY_OK) return found;
   const auto start = [&](ncclComm_t comm) {
     return Grouped([&](const Library& library) {
       ncclResult_t code = ncclSuccess;
       for (uint32_t i = 0; i < count && code == ncclSuccess; ++i) {
         const sy_transfer& t = transfers[i];
         if (t.bytes == 0) continue;  // on both sides
-        code = t.is_send ? library.ncclSend(t.address, t.bytes, ncclUint8, t.peer, comm, stream)
-                         : library.ncclRecv(t.address, t.bytes, ncclUint8, t.peer, comm, stream);
+        code = t.is_send ? library.ncclSend(t.address, t.bytes, ncclUint8, t.peer, comm, target.stream)
+                         : library.ncclRecv(t.address, t.bytes, ncclUint8, t.peer, comm, target.stream);
       }
       return code;
     });

@@ -119,6 +119,7 @@ NcclCommunicator::~NcclCommunicator() {
   };
   const Library& library = TheLibrary();
   if (!check(library.cudaSetDevice(device_), "cudaSetDevice")) return;
+  for (const auto& [stream, used] : scratch_used_) check(library.cudaEventDestroy(used), "cudaEventDestroy");
   for (void* const memory : scratch_) check(library.cudaFree(memory), "cudaFree");
   check(library.cudaFree(token_), "cudaFree");  // NULL is ignored
 }
@@ -370,6 +371,7 @@ sy_status NcclCommunicator::GroupEnd(sy_error* error) {
     sy_status status = one->Usable(result == SY_OK ? error : nullptr);
     if (status == SY_OK) {
       status = one->Settle(lock, "ncclGroupEnd", code, result == SY_OK ? error : nullptr, kRequired);
+      if (status == SY_OK) status = one->MarkScratchUsed(result == SY_OK ? error : nullptr);
     }
     if (result == SY_OK) result = status;
   }

@@ -99,9 +99,16 @@ class NcclCommunicator {
   sy_status Refused(sy_status status, ncclResult_t code, const char* what, sy_error* error, Need need);
   // Gives `owned` back to NCCL; false where NCCL refuses, and may still use the memory.
   bool Deregister(Owned& owned);
-  sy_status StreamOf(const sy_call* call, cudaStream_t* stream, sy_error* error);
+  // The stream that a call goes to, and whether it is being captured. The thread's device is this one's from then on.
+  struct Target {
+    cudaStream_t stream = nullptr;
+    bool captured = false;
+  };
+  sy_status TargetOf(const sy_call* call, Target* target, sy_error* error);
   ncclResult_t AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const;
-  sy_status Scratch(uint64_t bytes, void** address, sy_error* error);
+  sy_status AllocateScratch(uint64_t bytes, void** address, sy_error* error);
+  sy_status Scratch(uint64_t bytes, const Target& target, void** address, sy_error* error);
+  sy_status MarkScratchUsed(sy_error* error);
   bool Finalized();                                                // bounded
   void LogFailure(sy_status status, const sy_error& error) const;  // of what frees, and cannot fail by its signature
 
@@ -124,8 +131,11 @@ class NcclCommunicator {
   sy_status failed_ = SY_OK;
   sy_error failure_{SY_HEADER(sy_error)};
   std::map<void*, Owned> owned_;
-  std::vector<void*> scratch_;  // the last is the largest; the others may still be in use on a stream
-  uint64_t scratch_bytes_ = 0, scratch_taken_ = 0;  // of the last; taken by calls of an open group
+  std::vector<void*> scratch_;      // all of it
+  void* shared_scratch_ = nullptr;  // the largest, for calls that are not captured; a smaller one may be in use still
+  uint64_t scratch_bytes_ = 0, scratch_taken_ = 0;    // of shared_scratch_; taken by calls of an open group
+  std::vector<cudaStream_t> scratch_users_;           // of what was taken since the last marks
+  std::map<cudaStream_t, cudaEvent_t> scratch_used_;  // behind the last use on each stream
   void* token_ = nullptr;  // 4 bytes for barriers
   std::atomic<bool> aborted_{false};
   std::atomic<bool> was_captured_{false};  // graphs may hold calls of it

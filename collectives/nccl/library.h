@@ -57,6 +57,10 @@ namespace nccl {
   X(cudaFree)                         \
   X(cudaMemcpyAsync)                  \
   X(cudaStreamIsCapturing)            \
+  X(cudaStreamWaitEvent)              \
+  X(cudaEventCreateWithFlags)         \
+  X(cudaEventRecord)                  \
+  X(cudaEventDestroy)                 \
   X(cudaGetErrorString)
 
 struct Library {

@@ -288,6 +288,82 @@ TEST_P(Collectives, ExchangesInPlaceWithinAGroup) {
   });
 }
 
+// Nor is it overwritten by a call on another stream, in a group or not: that waits until it was sent. Each operation of
+// a stream comes 20 ms late.
+TEST_P(Collectives, ExchangesInPlaceOnSeveralStreams) {
+  OnAllRanks(
+      [](Rank& self) {
+        self.Join();
+        sy_error error{SY_HEADER(sy_error)};
+        const auto size = static_cast<uint64_t>(self.size);
+        const auto element = [](uint64_t from, uint64_t to, int call) {
+          return double(from * 3 + to * 5 + 100 * call);
+        };
+        cudaStream_t streams[2] = {self.stream};
+        RequireOk(cudaStreamCreateWithFlags(&streams[1], cudaStreamNonBlocking), "create");
+        for (const bool grouped : {false, true}) {
+          std::deque<DeviceBytes> blocks;
+          for (int call = 0; call < 4; ++call)
+            blocks.emplace_back(
+                Make(100 * size, SY_F32, [&](uint64_t i) { return element(self.rank, i / 100, call); }));
+          for (size_t call = 0; call < 4; ++call) {
+            self.stream = streams[call % 2];
+            if (grouped) self.Ok(self.api->group_begin(self.instance, &error), "group_begin", error);
+            char* const data = blocks[call].data();
+            self.Enqueue("all_to_all", [&](auto* given, auto** request, auto* e) {
+              return self.api->all_to_all(self.communicator, given, data, data, 100, SY_F32, request, e);
+            });
+            if (grouped) self.Ok(self.api->group_end(self.instance, &error), "group_end", error);
+          }
+          for (int call = 0; call < 4; ++call) {
+            Expect(blocks[static_cast<size_t>(call)].Content(),
+                   Make(100 * size, SY_F32, [&](uint64_t i) { return element(i / 100, self.rank, call); }),
+                   fmt::format("grouped {}, call {}", grouped, call));
+          }
+        }
+      },
+      {.environment = {{"CUDA_DOUBLE_DELAY_US", "20000"}}});
+}
+
+// A graph sends from memory of its own, however the call before was made, and whatever is exchanged between its
+// replays.
+TEST_P(Collectives, ExchangesInPlaceWithinAGraph) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    const auto size = static_cast<uint64_t>(self.size);
+    const auto element = [](uint64_t from, uint64_t to) { return double(from * 3 + to * 5); };
+    const Bytes sent = Make(100 * size, SY_F32, [&](uint64_t i) { return element(self.rank, i / 100); });
+    const Bytes received = Make(100 * size, SY_F32, [&](uint64_t i) { return element(i / 100, self.rank); });
+    const DeviceBytes captured(sent), eager(sent);
+    const auto exchange = [&](const DeviceBytes& data) {
+      self.Enqueue("all_to_all", [&](auto* call, auto** request, auto* e) {
+        return self.api->all_to_all(self.communicator, call, data.data(), data.data(), 100, SY_F32, request, e);
+      });
+    };
+    cudaStream_t other = self.stream;
+    exchange(eager);
+    RequireOk(cudaStreamCreateWithFlags(&self.stream, cudaStreamNonBlocking), "create");
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    RequireOk(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeRelaxed), "begin");
+    exchange(captured);
+    exchange(captured);
+    exchange(captured);
+    RequireOk(cudaStreamEndCapture(self.stream, &graph), "end");
+    RequireOk(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+    RequireOk(cudaGraphDestroy(graph), "destroy");
+    for (int replay = 0; replay < 2; ++replay) {
+      RequireOk(cudaGraphLaunch(executable, self.stream), "launch");
+      Expect(captured.Content(), replay == 0 ? received : sent, "replayed");
+      std::swap(self.stream, other);
+      exchange(eager);
+      Expect(eager.Content(), replay == 0 ? sent : received, "exchanged in between");
+      std::swap(self.stream, other);
+    }
+    RequireOk(cudaGraphExecDestroy(executable), "destroy");
+  });
+}
+
 TEST_P(Collectives, OwnedMemory) {
   OnAllRanks([](Rank& self) {
     self.Join();

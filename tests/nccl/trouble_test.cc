@@ -571,6 +571,29 @@ TEST(NcclTrouble, EachCallChoosesTheDeviceOfItsThread) {
                  sy_status status = SY_INTERNAL;
                  std::thread([&] { status = self.api->buffer_alloc(self.communicator, 400, &owned, &error); }).join();
                  self.Ok(status, "buffer_alloc", error);
+                 const int peer = 1 - self.rank;
+                 char* const half = static_cast<char*>(owned) + 200;
+                 const sy_transfer messages[] = {{peer, 1, owned, 200}, {peer, 0, half, 200}};
+                 sy_request* request = nullptr;
+                 const std::pair<const char*, std::function<sy_status(const sy_call*)>> calls[] = {
+                     {"all_reduce",
+                      [&](const sy_call* call) {
+                        return self.api->all_reduce(self.communicator, call, owned, owned, 100, SY_F32, SY_SUM,
+                                                    &request, &error);
+                      }},
+                     {"all_to_all in place",
+                      [&](const sy_call* call) {
+                        return self.api->all_to_all(self.communicator, call, owned, owned, 50, SY_F32, &request,
+                                                    &error);
+                      }},
+                     {"send_recv_batch", [&](const sy_call* call) {
+                        return self.api->send_recv_batch(self.communicator, call, messages, 2, &request, &error);
+                      }}};
+                 for (const auto& [what, body] : calls) {
+                   const sy_call call = self.Call(what);
+                   std::thread([&] { status = body(&call); }).join();
+                   self.Ok(status, what, error);
+                 }
                  self.AllReduce(self.communicator, owned, owned, 100);
                  RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
                }),

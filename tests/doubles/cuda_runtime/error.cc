@@ -34,6 +34,7 @@ constexpr Name kNames[] = {
     CUDA_DOUBLE_ERROR(cudaErrorNotReady, "device not ready"),
     CUDA_DOUBLE_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
     CUDA_DOUBLE_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    CUDA_DOUBLE_ERROR(cudaErrorDeviceUninitialized, "invalid device context"),
     CUDA_DOUBLE_ERROR(cudaErrorTooManyPeers, "peer mapping resources exhausted"),
     CUDA_DOUBLE_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
     CUDA_DOUBLE_ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "tests/doubles/cuda_runtime/enqueue.h"
 #include "tests/doubles/cuda_runtime/error.h"
 #include "tests/doubles/cuda_runtime/settings.h"
 #include "tests/doubles/cuda_runtime/stream.h"
@@ -125,6 +126,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   return Call([&] {
     if (status == nullptr) return cudaErrorInvalidValue;
+    if (!cudaDoubleHasContext()) return cudaErrorDeviceUninitialized;  // the thread has not chosen its device yet
     std::lock_guard lock(Book());
     CUstream_st* stream = FindStream(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
