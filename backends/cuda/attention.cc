@@ -223,17 +223,25 @@ KernelPointer Prepare(const Request& r, bool backward) {
     return nullptr;
   if (backward && (!matches(r.inputs[3], qkv.dtype, out, "dout") || !matches(r.outputs[0], qkv.dtype, 3 * out, "dqkv")))
     return nullptr;
-  if (t.bias && t.mask) return SY_MISS(r, "%s: cuDNN adds a bias or a mask, not both", r.op);
-  if (dbias) return SY_MISS(r, "%s: cuDNN makes no gradient of a bias", r.op);
+  const auto planes_of = [&](const sy_tensor& tensor) {  // 0: it has no planes of scores
+    const bool has_planes = tensor.rank == 3 && tensor.dims[1] == tokens && tensor.dims[2] == tokens;
+    return has_planes ? tensor.dims[0] : 0;
+  };
   std::optional<size_t> addend;
-  if (t.bias || t.mask) {
-    addend = addends;
-    const sy_tensor& tensor = r.inputs[*addend];
-    if (!r.RequireFloat(tensor, t.bias ? "bias" : "mask")) return nullptr;
-    const int64_t planes = tensor.rank == 3 ? tensor.dims[0] : 0;
-    if (Elements(tensor) != planes * tokens * tokens || !(t.bias ? planes == heads : planes == 1 || planes == batch))
-      return SY_REFUSE(r, "%s: cuDNN takes a bias (H, T, T) or a mask (1 or B, T, T)", r.op);
+  if (t.bias || t.mask) addend = addends;
+  if (t.bias && (!r.RequireFloat(r.inputs[addends], "bias") || planes_of(r.inputs[addends]) != heads))
+    return SY_REFUSE(r, "%s: a bias must be (H, T, T)", r.op);
+  int64_t masks = 1;
+  if (t.mask) {
+    const sy_tensor& mask = r.inputs[addends + (t.bias ? 1 : 0)];
+    if (!r.RequireFloat(mask, "mask")) return nullptr;
+    masks = planes_of(mask);
+    if (masks < 1) return SY_REFUSE(r, "%s: a mask must be (G, T, T)", r.op);
   }
+  // What is left is attention as ops.h has it, which cuDNN takes in part.
+  if (t.bias && t.mask) return SY_MISS(r, "%s: cuDNN adds a bias or a mask, not both", r.op);
+  if (masks != 1 && masks != batch) return SY_MISS(r, "%s: cuDNN takes a mask (1 or B, T, T)", r.op);
+  if (dbias) return SY_MISS(r, "%s: cuDNN makes no gradient of a bias", r.op);
   if (r.device->cudnn == nullptr) return SY_MISS(r, "%s: %.300s", r.op, r.device->missing.c_str());
   const size_t version = r.device->cudnn->version();
   if (version < kLeastVersion || (backward && tokens % 128 != 0 && version < kOddTokensVersion))
