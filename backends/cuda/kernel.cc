@@ -108,12 +108,14 @@ sy_status RunBound(sy_bound* bound, sy_stream* stream, sy_error* error) {
 // instantiated, and that is thrown away: nothing runs. Where no stream of a peer is waited for yet: before the first
 // step, in bind. https://docs.nvidia.com/cuda/cuda-c-programming-guide/#lazy-loading ("Concurrent Kernel Execution")
 // A kernel that cannot be loaded so may run all the same: only the loss of the device is an error, the rest a warning.
+// A binding that launches nothing, such as a copy onto itself, loads nothing: the next one does.
 sy_status Load(const Bound& bound, sy_error* error) {
   sy_device& device = *bound.kernel->device;
   const std::lock_guard lock(device.loading.mutex);
   const cudaStream_t stream = device.loading.stream;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
+  size_t nodes = 0;
   sy_error reason{SY_HEADER(sy_error)};
   const sy_status status = [&]() -> sy_status {
     SY_CUDA(&reason, cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
@@ -121,13 +123,19 @@ sy_status Load(const Bound& bound, sy_error* error) {
     const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     SY_TRY(recorded);
     SY_CUDA(&reason, ended);
+    SY_CUDA(&reason, cudaGraphGetNodes(graph, nullptr, &nodes));
+    if (nodes == 0) return SY_OK;
     SY_CUDA(&reason, cudaGraphInstantiate(&executable, graph, 0));
     return SY_OK;
   }();
   if (executable != nullptr) LogFailure(device, cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
   if (graph != nullptr) LogFailure(device, cudaGraphDestroy(graph), "cudaGraphDestroy");
-  if (status == SY_OK) return SY_OK;
-  cudaGetLastError();  // of a capture that was given up: the next launch is not to answer it
+  if (status == SY_OK) {
+    bound.kernel->loaded = nodes > 0;
+    return SY_OK;
+  }
+  bound.kernel->loaded = true;  // as far as it can be
+  cudaGetLastError();           // of a capture that was given up: the next launch is not to answer it
   SY_TRY(FirstLoss(device.index, error));
   if (!std::exchange(device.loading.warned, true))
     device.instance->Log(2, Format("cuda: the code of %s, and perhaps of others, is loaded at its first launch, where "
@@ -165,7 +173,6 @@ sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound*
       SY_TRY(resolve(binding.workspace, k->workspace_bytes, "workspace", 0, &made->workspace));
     SY_TRY(k->Bind(&made, error));
     if (k->capturable && !k->loaded) SY_TRY(Load(*made, error));
-    k->loaded = true;
     *bound = made.release();
     *launch = RunBound;
     return SY_OK;

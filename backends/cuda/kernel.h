@@ -92,7 +92,7 @@ class Kernel : public sy_kernel {
   bool capturable = true;
   std::string second_choice;                // why a faster way was not taken; empty: this is the fastest that there is
   const char* tag = "";                     // profiler tag; lives as long as the device
-  mutable std::atomic<bool> loaded{false};  // its code is on the device: set by the first bind
+  mutable std::atomic<bool> loaded{false};  // its code is on the device: set by the first bind that launches any
 };
 
 using KernelPointer = std::unique_ptr<Kernel>;

@@ -986,15 +986,17 @@ TEST(CudaKernels, AttentionWithoutRoomForItsBiasGradientIsRefused) {
             "");
 }
 
-// Windows of 144 tokens are too large for their kernel. cuDNN, asked next, has attention of halves with one addend and
-// without the addend's gradient; f32 is never its own.
+// Windows of 144 tokens are too large for their kernel. cuDNN, asked next, has attention of halves with one addend, of
+// a mask one for all of the batch or for each of it, and without the addend's gradient; f32 is never its own.
 TEST(CudaKernels, AttentionOfWindowsThatAreTooLargeIsASecondChoiceInHalvesAlone) {
   struct Case {
     sy_dtype dtype;
     bool backward, bias, mask, dbias;
     const char* why;  // "": the first choice
+    int64_t masks = 2;
   };
-  const char *const both = "not both", *const gradient = "no gradient of a bias", *const missing = "libcudnn";
+  const char *const planes = "a mask (1 or B, T, T)", *const both = "not both",
+                    *const gradient = "no gradient of a bias", *const missing = "libcudnn";
   EXPECT_EQ(
       Processes(
           1,
@@ -1005,6 +1007,9 @@ TEST(CudaKernels, AttentionOfWindowsThatAreTooLargeIsASecondChoiceInHalvesAlone)
                   Case{SY_BF16, true, true, true, true, both}, Case{SY_BF16, true, true, true, false, both},
                   Case{SY_BF16, true, true, false, true, gradient}, Case{SY_F16, true, true, false, true, gradient},
                   Case{SY_BF16, true, true, false, false, missing}, Case{SY_BF16, false, true, false, false, missing},
+                  Case{SY_BF16, false, false, true, false, planes}, Case{SY_F16, true, false, true, false, planes},
+                  Case{SY_BF16, false, false, true, false, missing, 1},
+                  Case{SY_F16, true, false, true, false, missing, 4}, Case{SY_F32, false, false, true, false, ""},
                   Case{SY_F32, false, true, true, false, ""}, Case{SY_F32, true, true, true, true, ""},
                   Case{SY_F32, true, true, false, true, ""}}) {
               const int64_t b = 4, t = 144, h = 2, d = 32;
@@ -1013,7 +1018,7 @@ TEST(CudaKernels, AttentionOfWindowsThatAreTooLargeIsASecondChoiceInHalvesAlone)
               std::vector<sy_tensor> inputs = {qkv}, outputs = {out, rows};
               if (c.backward) inputs = {qkv, out, rows, out}, outputs = {qkv};
               if (c.bias) inputs.push_back(bias);
-              if (c.mask) inputs.push_back(Contiguous(SY_F32, {2, t, t}));
+              if (c.mask) inputs.push_back(Contiguous(SY_F32, {c.masks, t, t}));
               if (c.dbias) outputs.push_back(bias);
               sy_attention_attributes attributes{.scale = 1};
               attributes.bias = c.bias;
@@ -1057,6 +1062,42 @@ TEST(CudaKernels, AttentionOfMoreTokensThanAGridHasBlocksForIsRefused) {
 
 // The first launch that bind records fails, then the graph of the second: neither is an error, one warning is heard,
 // and the third, of the same code, is loaded by the stream that failed before.
+// A program without an instruction is a copy, which has nothing to launch onto itself.
+TEST(CudaKernels, ABindingThatLaunchesNothingLeavesTheLoadingToTheNext) {
+  EXPECT_EQ(Processes(1,
+                      [](int) {
+                        Cuda cuda;
+                        const sy_tensor x = Contiguous(SY_F32, {4, 8});
+                        sy_buffer *const from = cuda.Buffer(3, 128), *const to = cuda.Buffer(1, 128);
+                        sy_pointwise_attributes copy{};
+                        copy.output_count = 1;
+                        Op op("pointwise", copy, {x}, {x});
+                        sy_kernel* const kernel = cuda.Prepare(op);
+                        Require(op.inplace[0] == 0, "not in place: {}", op.inplace[0]);
+                        for (sy_buffer* const target : {from, to}) {
+                          const sy_place input{from, nullptr, 0}, output{target, nullptr, 0};
+                          sy_binding binding{SY_HEADER(sy_binding)};
+                          binding.inputs = &input;
+                          binding.outputs = &output;
+                          sy_bound* bound = nullptr;
+                          sy_launch launch = nullptr;
+                          cuda.Ok(cuda.kernels.bind(cuda.device, kernel, &binding, &bound, &launch, cuda.Error()),
+                                  "bind");
+                          cuda.Ok(launch(bound, nullptr, cuda.Error()), "launch");
+                          cuda.kernels.unbind(cuda.device, bound);
+                        }
+                        uint8_t found = 0;
+                        cuda.Ok(cuda.api.copy(cuda.device, nullptr, {nullptr, &found, 0}, {to, nullptr, 0}, 1, nullptr,
+                                              cuda.Error()),
+                                "copy");
+                        Require(found == 3, "found {}", found);
+                        cuda.ExpectNothingLogged();
+                        cuda.kernels.release(cuda.device, kernel);
+                      },
+                      {{"CUDA_DOUBLE_LAZY", "1"}}),
+            "");
+}
+
 TEST(CudaKernels, WhatBindCannotLoadIsWarnedOfOnceAndRunsAllTheSame) {
   EXPECT_EQ(Processes(1,
                       [](int) {

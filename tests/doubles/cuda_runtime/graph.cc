@@ -137,6 +137,16 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
   });
 }
 
+// How many there are; which, nobody asks.
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  return Call([&] {
+    std::lock_guard lock(Book());
+    if (nodes != nullptr || count == nullptr || Known<cudaGraph_t>().count(graph) == 0) return cudaErrorInvalidValue;
+    *count = graph->nodes->size();
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   return Call([&] {
     std::lock_guard lock(Book());
