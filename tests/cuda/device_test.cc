@@ -939,6 +939,22 @@ TEST(CudaKernels, AProductWhoseAlgorithmNeedsMoreWorkspaceThanItMayIsRefused) {
   std::filesystem::remove_all(cache);
 }
 
+// So that a plugin that forgets cudaSetDevice on a thread of its host is seen (CudaOps.AFreshThreadMultiplies).
+TEST(CudaKernels, AProductWithoutAContextIsAnErrorOfTheLibrary) {
+  EXPECT_EQ(Processes(1,
+                      [](int) {
+                        Cuda cuda;
+                        const sy_tensor matrix = Contiguous(SY_BF16, {32, 32});
+                        Op op("matmul", sy_matmul_attributes{.alpha = 1}, {matrix, matrix}, {matrix});
+                        sy_kernel* kernel = nullptr;
+                        cuda.Is(cuda.TryPrepare(op, &kernel), SY_UNSUPPORTED, "prepare",
+                                "cublasLtMatmulAlgoGetHeuristic");
+                        Require(cuda.error.native_code == 1, "native code {}", cuda.error.native_code);
+                      },
+                      {{"CUDA_DOUBLE_CONTEXTS", "0"}}),
+            "");
+}
+
 // A convolution is first asked of cuDNN, which is not there.
 TEST(CudaKernels, AnErrorIsUntouchedWhereAnotherKernelTakesTheOpAndSaysThatItIsTheSecondChoice) {
   EXPECT_EQ(Processes(1,

@@ -2,7 +2,11 @@
 // that the plugin sets is taken (a value of the wrong size is refused) and reads back as what it was set to. What needs
 // a GPU, the choice of an algorithm, answers that the library was not initialised, and nothing before it fails.
 #include <dlfcn.h>
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
 
 #include "backends/cuda/blas.h"
 
@@ -28,8 +32,8 @@ class BlasDescriptors : public testing::Test {
     T found{};
     size_t bytes = 0;
     ASSERT_EQ(get(handle, attribute, &found, sizeof found, &bytes), CUBLAS_STATUS_SUCCESS);
-    EXPECT_EQ(bytes, sizeof found) << "attribute " << attribute;
-    EXPECT_EQ(found, expected) << "attribute " << attribute;
+    EXPECT_EQ(bytes, sizeof found) << "attribute " << attribute << "\n";
+    EXPECT_EQ(found, expected) << "attribute " << attribute << "\n";
   }
   template <typename T>
   void ExpectAttribute(const Gemm::Operation& operation, cublasLtMatmulDescAttributes_t attribute, T expected) {
@@ -66,22 +70,57 @@ GemmProblem FirstLayer() {
   return p;
 }
 
-TEST_F(BlasDescriptors, HoldEachAttributeAsItWasSet) {
-  const Gemm gemm(device_, FirstLayer());
-  Gemm::Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
-  void *const bias = reinterpret_cast<void*>(0x1000), *const auxiliary = reinterpret_cast<void*>(0x2000);
-  ASSERT_EQ(gemm.Bind({.bias = bias, .auxiliary = auxiliary}, &operation, &error_), SY_OK) << error_.message;
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, static_cast<int32_t>(CUBLAS_COMPUTE_32F));
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_SCALE_TYPE, static_cast<int32_t>(CUDA_R_32F));
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, static_cast<int32_t>(CUBLAS_OP_T));  // the library's A is b
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(CUBLAS_OP_N));
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_GELU_AUX_BIAS));
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(CUDA_R_16BF));
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, auxiliary);
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{3072});
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, int64_t{197 * 3072});
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, static_cast<int32_t>(CUDA_R_16BF));
+class BlasOperations : public BlasDescriptors {
+ protected:
+  // Of `problem` the descriptor that FirstLayer() has to have.
+  void ExpectFirstLayer(const GemmProblem& problem) {
+    const Gemm gemm(device_, problem);
+    Gemm::Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
+    void *const bias = reinterpret_cast<void*>(0x1000), *const auxiliary = reinterpret_cast<void*>(0x2000);
+    ASSERT_EQ(gemm.Bind({.bias = bias, .auxiliary = auxiliary}, &operation, &error_), SY_OK) << error_.message;
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, static_cast<int32_t>(CUBLAS_COMPUTE_32F));
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_SCALE_TYPE, static_cast<int32_t>(CUDA_R_32F));
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, static_cast<int32_t>(CUBLAS_OP_T));  // the library's A is b
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(CUBLAS_OP_N));
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_GELU_AUX_BIAS));
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(CUDA_R_16BF));
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, auxiliary);
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{3072});
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, int64_t{197 * 3072});
+    ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, static_cast<int32_t>(CUDA_R_16BF));
+  }
+};
+
+TEST_F(BlasOperations, HoldEachAttributeAsItWasSet) { ExpectFirstLayer(FirstLayer()); }
+
+// Each of these is one attribute that is not what it should be.
+TEST_F(BlasOperations, OfAnotherProductAreTold) {
+  const std::pair<cublasLtMatmulDescAttributes_t, void (*)(GemmProblem&)> faults[] = {
+      {CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, [](GemmProblem& p) { p.tf32 = true, p.input = SY_F32; }},
+      {CUBLASLT_MATMUL_DESC_TRANSA, [](GemmProblem& p) { p.transpose_b = false; }},
+      {CUBLASLT_MATMUL_DESC_TRANSB, [](GemmProblem& p) { p.transpose_a = true; }},
+      {CUBLASLT_MATMUL_DESC_EPILOGUE, [](GemmProblem& p) { p.epilogue = CUBLASLT_EPILOGUE_RELU_AUX_BIAS; }},
+      {CUBLASLT_MATMUL_DESC_BIAS_POINTER, [](GemmProblem& p) { p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX; }},
+      {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, [](GemmProblem& p) { p.bias = SY_F32; }},
+      {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, [](GemmProblem& p) { p.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS; }},
+      {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, [](GemmProblem& p) { p.n = p.m; }},
+      {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, [](GemmProblem& p) { p.m = 1; }},
+      {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, [](GemmProblem& p) { p.auxiliary = SY_F16; }}};
+  for (const auto& [attribute, plant] : faults) {
+    GemmProblem problem = FirstLayer();
+    plant(problem);
+    testing::TestPartResultArray told;
+    {
+      const testing::ScopedFakeTestPartResultReporter listening(
+          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &told);
+      ExpectFirstLayer(problem);
+    }
+    std::string all;
+    for (int i = 0; i < told.size(); ++i) all += told.GetTestPartResult(i).message();
+    EXPECT_NE(all.find("attribute " + std::to_string(attribute) + "\n"), std::string::npos)
+        << "attribute " << attribute << " was changed, and told was: " << all;
+  }
 }
 
 // The gradient of a layer's weights, dw = dyᵀ·x, with that of its bias in f32.

@@ -76,7 +76,7 @@ cudaError_t cudaSetDevice(int device) {
   return Call([&] {
     if (!IsDevice(device)) return cudaErrorInvalidDevice;
     current_device = device;
-    has_context = true;
+    has_context = GetSettings().contexts;
     return cudaSuccess;
   });
 }

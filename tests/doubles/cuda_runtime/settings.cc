@@ -22,6 +22,7 @@ Settings Read() {
   settings.peer_limit = static_cast<int>(NumberFrom("CUDA_DOUBLE_PEER_LIMIT", settings.peer_limit, 0, 64));
   settings.graphs_ready = NumberFrom("CUDA_DOUBLE_GRAPHS_READY", 0, 0, 1) == 1;
   settings.lazy = NumberFrom("CUDA_DOUBLE_LAZY", 0, 0, 1) == 1;
+  settings.contexts = NumberFrom("CUDA_DOUBLE_CONTEXTS", 1, 0, 1) == 1;
   if (NumberFrom("CUDA_DOUBLE_COUNTS", 0, 0, 1) == 1) {
     std::atexit([] {
       const Counts& counts = GetCounts();

@@ -13,6 +13,7 @@
 //   CUDA_DOUBLE_GRAPHS_READY  1: a graph is launched only if it was uploaded and keeps the priorities of its nodes
 //   CUDA_DOUBLE_LAZY          1: a launch whose kernel is not loaded yet is refused, as where loading it would wait for
 //                             a collective that waits for a peer; a graph loads what it names when it is instantiated
+//   CUDA_DOUBLE_CONTEXTS      0: cudaSetDevice gives no thread a context: what a program that forgets it would see
 //   CUDA_DOUBLE_COUNTS        1: where the process ends it says on stderr "cuda double: G graphs, K kernels, U urgent
 //                             nodes", how many graphs were launched, how many kernels (cudaDoubleLaunch) outside of
 //                             graphs, and how many nodes of graphs had a higher priority than the launching stream
@@ -43,6 +44,7 @@ struct Settings {
   int peer_limit = 8;
   bool graphs_ready = false;
   bool lazy = false;
+  bool contexts = true;
 };
 
 const Settings& GetSettings();
