@@ -116,6 +116,20 @@ TEST_F(NpuTraining, ABareAmpIsSavedAsTheDeviceUnderstoodIt) {
   ExpectSuccess(Run(Common("mlp") + " --amp --keep_batchnorm_fp32 --device=auto --suffix=b"), {half, "npu device"});
 }
 
+// The runtime gives pinned memory at any address, and the host's kernels want theirs at a line of the cache.
+TEST_F(NpuTraining, StateAndParametersMayLieInPinnedMemoryOfAnyAlignment) {
+  const std::string arguments = Common("mlp") + " --device=npu --optimizer=adamw --suffix=";
+  ExpectSuccess(Run(arguments + "none"));
+  const std::vector<double> expected = ranks::LossesOf(In("run"), "none");
+  ASSERT_EQ(expected.size(), 4u);
+  for (const std::string offload : {"optimizer", "all"}) {
+    ExpectSuccess(Run(arguments + offload + " --offload=" + offload));
+    const std::vector<double> found = ranks::LossesOf(In("run"), offload);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * expected[i]) << "update " << i;
+  }
+}
+
 TEST_F(NpuTraining, SubgraphsOfAVitRunThroughRegions) {
   const CommandResult plan = Run("explain --model=vit_tiny --image_size=32 --batch_size=2 --device=npu");
   ExpectSuccess(plan, {"regions compiled whole by the plugin: 24", "fallbacks to the reference plugin: none"});

@@ -54,20 +54,22 @@ class HostMemory {
  public:
   enum class Kind { kOrdinary, kPinned, kFile };
   HostMemory() = default;
-  HostMemory(Device* device, void* address, uint64_t bytes, Kind kind)
-      : device_(device), address_(address), bytes_(bytes), kind_(kind) {}
+  // data: `bytes` inside the memory at `address`.
+  HostMemory(Device* device, void* address, void* data, uint64_t bytes, Kind kind)
+      : device_(device), address_(address), data_(data), bytes_(bytes), kind_(kind) {}
   HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
   HostMemory& operator=(HostMemory&& other) noexcept;
   ~HostMemory() { reset(); }
   void reset();
-  char* data() const { return static_cast<char*>(address_); }
+  char* data() const { return static_cast<char*>(data_); }  // aligned to 64 bytes
   uint64_t bytes() const { return bytes_; }
   bool pinned() const { return kind_ == Kind::kPinned; }
   bool in_file() const { return kind_ == Kind::kFile; }
 
  private:
   Device* device_ = nullptr;
-  void* address_ = nullptr;
+  void* address_ = nullptr;  // what is given back
+  void* data_ = nullptr;
   uint64_t bytes_ = 0;
   Kind kind_ = Kind::kOrdinary;
 };

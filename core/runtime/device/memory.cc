@@ -15,6 +15,9 @@
 namespace switchyard {
 namespace {
 
+// Of all host memory that is given out, as backends that compute there may ask of what they import.
+constexpr uint64_t kHostAlignment = 64;
+
 uint64_t RoundUp(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / step * step; }
 
 }  // namespace
@@ -57,6 +60,7 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
   reset();
   device_ = std::exchange(other.device_, nullptr);
   address_ = std::exchange(other.address_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
   kind_ = other.kind_;
   return *this;
@@ -73,6 +77,7 @@ void HostMemory::reset() {
   else
     std::free(address_);
   address_ = nullptr;
+  data_ = nullptr;
   bytes_ = 0;
 }
 
@@ -201,14 +206,18 @@ StatusOr<HostMemory> Device::AllocateHost(uint64_t bytes, bool pinned) {
   if (pinned && offers_pinned_memory()) {
     sy_error error = EmptyError();
     void* address = nullptr;
-    const sy_status status = memory_ext_->host_alloc(handle_, bytes, &address, &error);
-    if (status == SY_OK) return HostMemory(this, address, bytes, HostMemory::Kind::kPinned);
+    // The plugin may give any address: with so much more an aligned one has `bytes` behind it.
+    const sy_status status = memory_ext_->host_alloc(handle_, bytes + kHostAlignment - 1, &address, &error);
+    if (status == SY_OK) {
+      auto* const data = reinterpret_cast<void*>(RoundUp(reinterpret_cast<uintptr_t>(address), kHostAlignment));
+      return HostMemory(this, address, data, bytes, HostMemory::Kind::kPinned);
+    }
     if (status != SY_UNSUPPORTED)
       return FromAbi(status, error, fmt::format("{}: {} bytes of pinned host memory", info_.plugin, bytes));
   }
-  void* const address = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  void* const address = std::aligned_alloc(kHostAlignment, RoundUp(bytes, kHostAlignment));
   if (address == nullptr) return ResourceExhausted("{} bytes of host memory: none is left", bytes);
-  return HostMemory(this, address, bytes, HostMemory::Kind::kOrdinary);
+  return HostMemory(this, address, address, bytes, HostMemory::Kind::kOrdinary);
 }
 
 StatusOr<HostMemory> Device::AllocateInFile(const std::string& folder, uint64_t bytes) {
@@ -222,7 +231,7 @@ StatusOr<HostMemory> Device::AllocateInFile(const std::string& folder, uint64_t 
   if (error != 0) return FileError(fmt::format("reserve {} bytes in", bytes), folder, error);
   void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (address == MAP_FAILED) return FileError(fmt::format("map {} bytes of a file in", bytes), folder, errno);
-  return HostMemory(this, address, bytes, HostMemory::Kind::kFile);
+  return HostMemory(this, address, address, bytes, HostMemory::Kind::kFile);
 }
 
 }  // namespace switchyard
