@@ -15,6 +15,7 @@
 #include "core/plan/regions.h"
 #include "core/plan/steps.h"
 #include "core/runtime/collectives/peer_memory.h"
+#include "core/runtime/plugins/collective_info.h"
 
 namespace switchyard {
 namespace {
@@ -291,10 +292,14 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   layout.Reserve(kHostScratchArena, host_scratch);
   report.nodes = graph.size();
   report.overlap = options.overlap;
-  report.reaches_peers = cache.device().reaches_peers();
+  // Every collective reaches what lies in the host's memory.
+  report.reaches_peers = cache.device().reaches_peers() && cache.device().info().memory_kind != kHostMemory;
   if (report.reaches_peers && !options.group_sizes.empty()) {
-    const int ranks = *std::max_element(options.group_sizes.begin(), options.group_sizes.end());
-    report.peer_memory_bytes = PeerMemory::BytesFor(ranks, cache.device().info().alignment);
+    // Groups of all ranks share one communicator, the others have one each (World::CommunicatorsOf).
+    const auto windows = [&](int ranks) { return PeerMemory::BytesFor(ranks, cache.device().info().alignment); };
+    const int all = *std::max_element(options.group_sizes.begin(), options.group_sizes.end());
+    report.peer_memory_bytes = windows(all);
+    for (const int ranks : options.group_sizes) report.peer_memory_bytes += ranks < all ? windows(ranks) : 0;
   }
   report.kernels = cache.prepared();
   report.kernel_seconds = cache.seconds();

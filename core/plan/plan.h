@@ -63,8 +63,8 @@ struct PlanReport {
   double flops = 0, bytes = 0;
   std::vector<ArenaBytes> memory;       // by arena
   uint64_t collective_bytes = 0;        // payload per rank and run
-  bool reaches_peers = false;           // the device has peer/1
-  uint64_t peer_memory_bytes = 0;       // that a communicator of all ranks then holds, beside `memory`
+  bool reaches_peers = false;           // the device has peer/1 for its own memory
+  uint64_t peer_memory_bytes = 0;       // that the run's communicators then hold, beside `memory`, where it fits
   uint64_t checkpoint_bytes = 0;        // of the copy that a first save makes on the device, beside `memory`
   uint64_t checkpoint_host_bytes = 0;   // and in host memory, of ranks that write, with what they gather
   double wire_bytes_between_nodes = 0;  // of wire_bytes, those of groups with ranks on several nodes

@@ -83,7 +83,7 @@ std::string PlanReport::ToText() const {
                       wire_bytes_between_nodes > 0
                           ? fmt::format(", of which {} in groups of several nodes", Bytes(wire_bytes_between_nodes))
                           : "");
-  if (reaches_peers && collectives > 0)
+  if (reaches_peers && peer_memory_bytes > 0 && collectives > 0)
     text += fmt::format(
         "ranks of one node: what the collective does not reach goes from device to device (peer/1), through {} of "
         "windows beside the total\n",

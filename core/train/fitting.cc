@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/logging.h"
 #include "core/base/units.h"
 #include "core/parallel/recompute.h"
 #include "core/train/plans.h"
@@ -222,9 +223,7 @@ class SavingPlans {
       const Status planned = plans.CompileRun(way.config, model_, way.mesh, rank, updates_, *world_.device,
                                               world_.reference.get(), evaluation_only_, world_.host.get());
       if (!planned.ok()) return Answer::kRefused;
-      const PlanReport& report = plans.Main().report();
-      const uint64_t windows = here ? world_.device->held_bytes() : report.reaches_peers ? report.peer_memory_bytes : 0;
-      way.bytes = std::max(way.bytes, plans.PlannedBytes() + windows);
+      way.bytes = std::max(way.bytes, plans.PlannedBytes() + world_.device->held_bytes());
     }
     if (way.bytes <= world_.device->memory_limit()) return Answer::kFits;
     if (here && (!smallest || way.bytes < smallest->bytes)) smallest = way;
@@ -250,9 +249,25 @@ double DeviceBytesOf(const World& world) {
   const double sharing =
       (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
   // The communicator's windows came after the device was asked what is free.
-  const uint64_t windows = world.communicator ? world.communicator->peer_memory_bytes() : 0;
   const double share = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing;
-  return std::min(share, static_cast<double>(world.device->memory_limit())) - static_cast<double>(windows);
+  return std::min(share, static_cast<double>(world.device->memory_limit()));
+}
+
+Status LeaveRoomForPlans(World& world, const TrainingPlans& plans) {
+  if (!world.communicator) return OkStatus();
+  const uint64_t windows = plans.WindowBytes();
+  const double available = DeviceBytesOf(world);
+  int32_t too_much = static_cast<double>(plans.PlannedBytes() + windows) > available;
+  SY_RETURN_IF_ERROR(world.communicator->AllReduce("room_for_plans", &too_much, &too_much, 1, SY_I32, SY_MAX));
+  if (too_much == 0) return OkStatus();
+  const bool reaches = world.communicator->info().Reaches(world.device->info().memory_kind);
+  if (world.rank() == 0 && windows > 0 && !reaches && world.processes.nodes == 1)
+    LogInfo(
+        "collectives go through host memory: beside plans of {:.1f} MB there is no room for their windows on the "
+        "device (peer/1), {:.1f} MB, on every rank; this one has {:.1f} MB",
+        static_cast<double>(plans.PlannedBytes()) / 1e6, static_cast<double>(windows) / 1e6, available / 1e6);
+  world.communicator->LeavePeerMemory();
+  return OkStatus();
 }
 
 Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model, World& world,
@@ -261,7 +276,7 @@ Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model,
   std::string uses;
   for (const ArenaBytes& use : MemoryByUse(*plans.layout))
     uses += fmt::format("{}{} {:.1f}", uses.empty() ? "" : ", ", use.arena, static_cast<double>(use.bytes) / 1e6);
-  if (held > 0) uses += fmt::format(", windows of the collective {:.1f}", static_cast<double>(held) / 1e6);
+  if (held > 0) uses += fmt::format(", held by others {:.1f}", static_cast<double>(held) / 1e6);
   const std::string limit = config.memory_limit.value_or("");
   const std::string refusal =
       fmt::format("--memory_limit={}: {} of {} needs {:.1f} MB of device memory ({}), and {:.1f} MB are allowed", limit,
@@ -355,11 +370,8 @@ StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const Traina
     Sizes most;
     for (const auto& of_rank : replica) {
       const Sizes sizes = SizesOf(*of_rank);
-      const PlanReport& report = of_rank->Main().report();
-      // Windows of a run that is here are not in `available` any more.
-      const uint64_t windows = !world.communicator && report.reaches_peers ? report.peer_memory_bytes : 0;
       most.blocks = std::max(most.blocks, sizes.blocks);
-      most.bytes = std::max(most.bytes, sizes.bytes + windows);
+      most.bytes = std::max(most.bytes, sizes.bytes);
       most.largest_piece = std::max(most.largest_piece, sizes.largest_piece);
     }
     return most;

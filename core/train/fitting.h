@@ -19,8 +19,12 @@ struct TrainingPlans;
 uint64_t MemoryLimitOf(const TrainConfig& config);
 
 // Bytes of the device that this rank may fill: as it was found when the world was joined, or what --memory_limit allows
-// where that is less; less what joining took.
+// where that is less. What the windows of collectives take (peer/1) is not taken off: plans come first.
 double DeviceBytesOf(const World& world);
+
+// Plans come first: where they and the windows are more than DeviceBytesOf on any rank, all ranks do without windows,
+// and their collectives go through host memory. Before communicators of groups are made. Collective.
+Status LeaveRoomForPlans(World& world, const TrainingPlans& plans);
 
 // Of a run whose `plans` take more than --memory_limit allows: ResourceExhausted that says what they take and for what,
 // and which of the settings that save memory would do, as far as plans of them tell. updates: Timetable::updates.

@@ -244,6 +244,10 @@ uint64_t TrainingPlans::LargestPiece() const {
   }
   return largest;
 }
+uint64_t TrainingPlans::WindowBytes() const {
+  const PlanReport& report = Main().report();
+  return report.reaches_peers ? report.peer_memory_bytes : 0;
+}
 uint64_t TrainingPlans::PlannedHostBytes() const { return layout->host_bytes(); }
 uint64_t TrainingPlans::PlannedFileBytes() const { return state_in_file ? layout->bytes(kHostStateArena) : 0; }
 

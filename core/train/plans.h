@@ -65,6 +65,7 @@ struct TrainingPlans {
   uint64_t PlannedHostBytes() const;  // of the host beside it
   uint64_t PlannedFileBytes() const;  // of those, in a file: --offload_dir
   uint64_t LargestPiece() const;      // of PlannedBytes, the most that lies in one allocation
+  uint64_t WindowBytes() const;       // of the device, for collectives (peer/1), where that fits beside PlannedBytes
   double UpdateFlops() const;         // of all plans that an update of this rank runs
   PlanReport Report() const;          // of Main(), with the memory of all plans and of a checkpoint's copy
 };

@@ -91,6 +91,7 @@ Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
                                                  DeviceTraits::Of(world.device->info()), evaluation_only));
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
+  SY_RETURN_IF_ERROR(LeaveRoomForPlans(world, engine.plans()));
   given.emplace(engine, config, task->tensors(), training.position.data_step);
   const Status allocated = engine.Allocate(task->tensors());
   if (allocated.code() != absl::StatusCode::kResourceExhausted) return allocated;

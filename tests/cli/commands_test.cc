@@ -242,11 +242,11 @@ TEST_F(Commands, SearchOffloadsWhatFitsNoOtherWay) {
       "--optimizer=adamw --batch_size=1 --bucket_mb=0.5 --steps=2 --device=null ";
   const auto explain = [&](const std::string& more) { return Run("explain " + model + more); };
   const auto bytes_of = [&](const std::string& more) {
-    return nlohmann::json::parse(explain("--json " + more).output, nullptr, false)["device_bytes"].get<int64_t>();
+    return nlohmann::json::parse(explain("--json " + more).output, nullptr, false)["memory_bytes"].get<int64_t>();
   };
   const std::string offloaded = "--zero=3 --offload=all ";
-  const int64_t limit = bytes_of("--world=2 " + offloaded);
-  ASSERT_LT(limit, bytes_of("")) << "though it holds the windows of two ranks";
+  const int64_t limit = bytes_of("--world=2 " + offloaded);  // without windows, for which there is no room
+  ASSERT_LT(limit, bytes_of(""));
   const std::string search = fmt::format("--search --world=2 --tp=1 --pp=1 --memory_limit={} ", limit);
   ExpectRefused(explain(search + "--offload=none"), {"none of", "fits into"});
   const CommandResult found = explain(search + "--json");
@@ -292,7 +292,7 @@ TEST_F(Commands, SearchOffloadsWhatFitsNoOtherWay) {
   ExpectRefused(Run(train("c", within)),
                 {fmt::format("--memory_limit={}: a training of vit_micro needs ", limit), "(weights ", ", gradients ",
                  ", optimizer state ", ", activations ", ", workspace ", " would fit, with "});
-  ExpectRefused(Run(train("d", within), Start::kLaunch), {"windows of the collective ", "--offload=all would fit"});
+  ExpectRefused(Run(train("d", within), Start::kLaunch), {"--offload=all would fit"});
   EXPECT_FALSE(std::filesystem::exists(In("run/vit_micro/shapes/c"))) << "nothing is begun";
   const CommandResult trained = Run(train("e", within + offloaded), Start::kLaunch);
   ExpectSuccess(trained, {fmt::format("MB of device memory per rank (--memory_limit={})", limit), "trained 2 updates"});
@@ -305,6 +305,47 @@ TEST_F(Commands, SearchOffloadsWhatFitsNoOtherWay) {
   ExpectRefused(Run(train("f", fmt::format("--memory_limit={} ", limit - 1) + offloaded), Start::kLaunch),
                 {"a training of vit_micro needs "});
   EXPECT_FALSE(std::filesystem::exists(In("run/vit_micro/shapes/f"))) << "nothing is begun";
+}
+
+// Plans come first: the windows through which ranks reach each other's memory are there where they fit beside them.
+TEST_F(Commands, WhatTrainsWithinALimitTrainsWithinALargerOne) {
+  const std::string model =
+      "--model=vit_micro --dataset=shapes --train_size=128 --validation_size=4 --batch_size=16 --accumulation=4 "
+      "--steps=2 --device=null --ranks_per_device=2 ";
+  const auto explained = [&](const std::string& more) {
+    const CommandResult told = Run("explain --json --world=2 " + model + more);
+    EXPECT_EQ(told.code, 0) << told.output;
+    return nlohmann::json::parse(told.output, nullptr, false);
+  };
+  const auto whole = explained("");
+  ASSERT_TRUE(whole.is_object());
+  const int64_t plan = whole["memory_bytes"], windows = whole["peer_memory_bytes"];
+  ASSERT_LT(0, plan);
+  ASSERT_LT(plan, windows) << "so that there are limits within which either fits, and not both";
+  EXPECT_EQ(whole["device_bytes"], plan + windows);
+  bool trained_before = false;
+  for (const int64_t limit : {plan - 1, plan, windows, windows + 1000, plan + windows - 1, plan + windows}) {
+    SCOPED_TRACE(limit);
+    const std::string within = fmt::format("--memory_limit={} ", limit);
+    const auto told = explained(within);
+    const CommandResult run =
+        Run(fmt::format("train --output=run --suffix={} {}{}", limit, model, within), Start::kLaunch);
+    const bool trained = run.code == 0,
+               through_windows = run.output.find("and device memory (peer/1)") != std::string::npos;
+    EXPECT_EQ(trained, limit >= plan) << run.output;
+    EXPECT_EQ(told["fits"], trained);
+    EXPECT_GE(trained, trained_before) << run.output;
+    trained_before = trained;
+    if (!trained) continue;
+    EXPECT_EQ(through_windows, limit >= plan + windows) << run.output;
+    EXPECT_EQ(told["peer_memory_bytes"], through_windows ? windows : 0);
+    EXPECT_EQ(told["device_bytes"], through_windows ? plan + windows : plan);
+  }
+  const std::string between = fmt::format("--memory_limit={} ", windows + 1000);
+  ExpectSuccess(Run("explain --world=2 " + model + between), {"do not fit beside the plan", " MB, fits"});
+  const std::string search = "explain --search --world=2 --tp=1 --pp=1 --zero=0 " + model;
+  ExpectSuccess(Run(search + between), {"* collectives go through host memory"});
+  EXPECT_THAT(Run(search).output, testing::Not(HasSubstr("* collectives")));
 }
 
 TEST_F(Commands, ExplainTellsWhatLiesInAFileFromWhatLiesInHostMemory) {
@@ -501,7 +542,7 @@ TEST_F(Commands, StagesAgreeOnTheRecomputationThatFitsAll) {
     const auto json = nlohmann::json::parse(told.output, nullptr, false);
     int64_t most = 0;
     for (const auto& stage : json["pipeline"]["stages"]) most = std::max(most, stage["memory_bytes"].get<int64_t>());
-    return most + json["peer_memory_bytes"].get<int64_t>();
+    return most;
   };
   const int64_t some = largest("every:4"), whole = largest("none");
   ASSERT_LT(0, some);

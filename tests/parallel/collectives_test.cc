@@ -633,6 +633,25 @@ TEST(PeerMemory, IsGivenUpByAllWhereOneReadsOtherBytes) {
   ASSERT_OK(World0().Barrier("given up"));
 }
 
+TEST(PeerMemory, IsGivenBackWhereAllLeaveIt) {
+  if (World0().size() == 1) GTEST_SKIP() << "one rank has no peer";
+  const auto backend = Registry::Get().Find(PluginKind::kBackend, "null");
+  if (!backend.ok()) GTEST_SKIP() << "backend null was not built";
+  auto device = Device::Open(**backend, 0, {});
+  ASSERT_OK(device.status());
+  auto joined = Communicator::Join(world->plugin, world->processes, *world->rendezvous, device->get(), "left", 20000);
+  ASSERT_OK(joined.status());
+  ASSERT_SAME((*joined)->goes_through_peer_memory(), true, "all ranks are on one host, and null has peer/1");
+  (*joined)->LeavePeerMemory();
+  ASSERT_SAME((*joined)->goes_through_peer_memory(), false, "it has left them");
+  ASSERT_SAME((*device)->held_bytes(), uint64_t{0}, "windows are given back");
+  ASSERT_OK(ReduceScatterOnDevice(**joined, **device, 1003));
+  auto split = (*joined)->Split(0, World0().rank(), "of_left");
+  ASSERT_OK(split.status());
+  ASSERT_SAME((*split)->goes_through_peer_memory(), false, "nor has what is split from it");
+  ASSERT_OK(World0().Barrier("left"));
+}
+
 TEST(PeerMemory, CallsThatOneRankHasNoKernelForGoThroughTheHostOnAll) {
   if (World0().size() == 1) GTEST_SKIP() << "one rank has no peer";
   const auto backend = NullWithFaultOnTheLastRank("refuses_501_elements");

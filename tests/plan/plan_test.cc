@@ -689,5 +689,23 @@ TEST(Plan, CountsTrafficOfAWorldThatIsNotThere) {
   EXPECT_DOUBLE_EQ((*c)->plan->report().wire_bytes, 2.0 * 63 / 64 * 4096);
 }
 
+TEST(Plan, CountsTheWindowsOfEachCommunicator) {
+  const auto opened = TestDevice::Open("null");
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  Graph g;
+  g.Output("y", ops::AllReduce(g.Input("x", {DType::kF32, {1024}}, As(Role::kBatch)), SY_SUM, 1));
+  const auto windows = [&](std::vector<int> group_sizes) -> uint64_t {
+    PlanOptions options;
+    options.group_sizes = std::move(group_sizes);
+    const auto c = Compiled::Make(g, **opened, options);
+    EXPECT_TRUE(c.ok()) << c.status();
+    return c.ok() ? (*c)->plan->report().peer_memory_bytes : 0;
+  };
+  EXPECT_GT(windows({2, 2}), 0u);
+  EXPECT_EQ(windows({2, 2, 1, 2}), windows({2, 1})) << "of all ranks: one for all of them";
+  EXPECT_EQ(windows({4, 2, 1, 2}), windows({4, 4}) + 2 * windows({2, 1}));
+  EXPECT_EQ(windows({1, 1}), 0u);
+}
+
 }  // namespace
 }  // namespace switchyard

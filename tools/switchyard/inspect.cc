@@ -144,7 +144,7 @@ Status ExplainCommand(const CommandLine& line) {
   }
   SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, planned, *here));
   const TrainingPlans& plans = *replica[0];
-  const PlanReport report = plans.Report();
+  PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {
     TrainConfig without = c;
@@ -152,7 +152,8 @@ Status ExplainCommand(const CommandLine& line) {
     SY_RETURN_IF_ERROR(kept.CompileRun(without, setup.model, mesh, 0, planned, *here->device, here->reference.get(),
                                        false, here->host.get()));
   }
-  const UpdateCost cost = CostOf(replica, mesh, c.accumulation, rates);
+  const UpdateCost cost = CostOf(replica, mesh, c.accumulation, available, rates);
+  if (cost.lacks_windows) report.peer_memory_bytes = 0;
   const bool fits = static_cast<double>(cost.bytes) <= available;
   const bool measured = absl::GetFlag(FLAGS_measure);
   if (absl::GetFlag(FLAGS_json)) {
@@ -211,6 +212,10 @@ Status ExplainCommand(const CommandLine& line) {
     fmt::print("--rates={}: no time of an update is told without compute, memory and link\n",
                absl::GetFlag(FLAGS_rates));
   }
+  if (cost.lacks_windows)
+    fmt::print(
+        "collectives go through host memory: windows on the device (peer/1), {:.1f} MB, do not fit beside the plan\n",
+        static_cast<double>(plans.WindowBytes()) / 1e6);
   if (c.memory_limit)
     fmt::print("--memory_limit={}: {:.1f} of {:.1f} MB, {}\n", *c.memory_limit, static_cast<double>(cost.bytes) / 1e6,
                available / 1e6, fits ? "fits" : "too large");

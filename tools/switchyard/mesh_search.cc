@@ -122,7 +122,7 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
     c.accumulation = static_cast<int>(d->micro_batches);
     const Mesh mesh = {.data = d->data, .pipeline = d->pipeline, .tensor = d->tensor};
     SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, model, mesh, 0, updates, here));
-    d->cost = CostOf(replica, mesh, c.accumulation, rates);
+    d->cost = CostOf(replica, mesh, c.accumulation, available, rates);
     return OkStatus();
   };
   Status refusal = InvalidArgument(
@@ -199,15 +199,18 @@ std::string TextOf(const MeshSearch& search, const StatedRates& rates) {
   text += rates.complete() ? fmt::format("{:>11}{:>11}\n", "least ms", "most ms") : "\n";
   for (size_t i = 0; i < std::min(kMostLines, search.fitting.size()); ++i) {
     const MeshChoice& d = search.fitting[i];
-    text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>11}{:>7}{:>7}{:>10}{:>10}{:>12.3f}{:>10}{:>7.1f} %", d.data,
-                        d.tensor, d.pipeline, d.sequence ? "yes" : "-", d.zero, d.recompute, d.offload, d.batch_size,
-                        d.micro_batches, Megabytes(static_cast<double>(d.cost.bytes)),
-                        Megabytes(static_cast<double>(d.cost.host_bytes)), d.cost.flops / 1e9,
-                        Megabytes(d.cost.wire_bytes), 100 * d.cost.bubble);
+    text +=
+        fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>11}{:>7}{:>7}{:>10}{:>10}{:>12.3f}{:>10}{:>7.1f} %", d.data,
+                    d.tensor, d.pipeline, d.sequence ? "yes" : "-", d.zero, d.recompute, d.offload, d.batch_size,
+                    d.micro_batches, Megabytes(static_cast<double>(d.cost.bytes)) + (d.cost.lacks_windows ? "*" : ""),
+                    Megabytes(static_cast<double>(d.cost.host_bytes)), d.cost.flops / 1e9, Megabytes(d.cost.wire_bytes),
+                    100 * d.cost.bubble);
     text += rates.complete()
                 ? fmt::format("{:>11.3f}{:>11.3f}\n", 1e3 * d.cost.least_seconds, 1e3 * d.cost.most_seconds)
                 : "\n";
   }
+  if (std::any_of(search.fitting.begin(), search.fitting.end(), [](const auto& d) { return d.cost.lacks_windows; }))
+    text += "* collectives go through host memory: their windows on the device (peer/1) do not fit beside the plan\n";
   if (search.fitting.size() > kMostLines)
     text += fmt::format("and {} more (--json)\n", search.fitting.size() - kMostLines);
   if (rates.complete()) {
@@ -234,6 +237,7 @@ nlohmann::ordered_json JsonOf(const MeshSearch& search) {
                     {"batch_size", d.batch_size},
                     {"accumulation", d.micro_batches},
                     {"device_bytes", d.cost.bytes},
+                    {"peer_memory_bytes", d.cost.window_bytes},
                     {"host_bytes", d.cost.host_bytes},
                     {"host_traffic_bytes", d.cost.host_traffic},
                     {"gflop_per_update", d.cost.flops / 1e9},

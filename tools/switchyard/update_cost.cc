@@ -58,8 +58,10 @@ Status ParseRates(const std::string& text, StatedRates* rates) {
   return OkStatus();
 }
 
-UpdateCost CostOf(const Replica& replica, const Mesh& mesh, int micro_batches, const StatedRates& rates) {
+UpdateCost CostOf(const Replica& replica, const Mesh& mesh, int micro_batches, double available,
+                  const StatedRates& rates) {
   UpdateCost cost;
+  uint64_t with_windows = 0;
   double computing = 0;
   for (const auto& of_rank : replica) {
     const TrainingPlans& plans = *of_rank;
@@ -71,14 +73,21 @@ UpdateCost CostOf(const Replica& replica, const Mesh& mesh, int micro_batches, c
       wire += report.wire_bytes, between += report.wire_bytes_between_nodes;
       host += HostTrafficOf(plan);
     }
-    const PlanReport& main = plans.Main().report();
-    cost.bytes = std::max(cost.bytes, plans.PlannedBytes() + (main.reaches_peers ? main.peer_memory_bytes : 0));
+    cost.bytes = std::max(cost.bytes, plans.PlannedBytes());
+    with_windows = std::max(with_windows, plans.PlannedBytes() + plans.WindowBytes());
+    cost.window_bytes = std::max(cost.window_bytes, plans.WindowBytes());
     cost.host_bytes = std::max(cost.host_bytes, plans.PlannedHostBytes() - plans.PlannedFileBytes());
     cost.flops = std::max(cost.flops, plans.UpdateFlops());
     cost.wire_bytes = std::max(cost.wire_bytes, wire);
     cost.wire_bytes_between_nodes = std::max(cost.wire_bytes_between_nodes, between);
     cost.host_traffic = std::max(cost.host_traffic, host);
     if (rates.complete()) computing = std::max(computing, SecondsOf(plans, rates.device));
+  }
+  cost.lacks_windows = cost.window_bytes > 0 && static_cast<double>(with_windows) > available;
+  if (cost.lacks_windows) {
+    cost.window_bytes = 0;
+  } else {
+    cost.bytes = with_windows;
   }
   if (mesh.pipeline > 1) cost.bubble = ReportOf(replica, mesh, micro_batches).bubble;
   if (!rates.complete()) return cost;

@@ -27,8 +27,10 @@ Status ParseRates(const std::string& text, StatedRates* rates);
 
 // Each of the rank that has the most of it.
 struct UpdateCost {
-  uint64_t bytes = 0;       // of the device, the windows of peer/1 among them
-  uint64_t host_bytes = 0;  // in host memory beside it
+  uint64_t bytes = 0;          // of the device, the windows among them
+  uint64_t window_bytes = 0;   // of peer/1; 0 where collectives go through host memory
+  bool lacks_windows = false;  // which they do because windows do not fit beside the plans (LeaveRoomForPlans)
+  uint64_t host_bytes = 0;     // in host memory beside it
   double flops = 0;
   double wire_bytes = 0, wire_bytes_between_nodes = 0;  // sent; the second is part of the first
   double host_traffic = 0;  // bytes that go to the host and back, and that its cores read and write
@@ -38,8 +40,9 @@ struct UpdateCost {
   double least_seconds = 0, most_seconds = 0;
 };
 
-// replica: TrainingPlans::OfReplica; micro_batches: of an update.
-UpdateCost CostOf(const Replica& replica, const Mesh& mesh, int micro_batches, const StatedRates& rates);
+// replica: TrainingPlans::OfReplica; micro_batches: of an update; available: bytes of each rank's device.
+UpdateCost CostOf(const Replica& replica, const Mesh& mesh, int micro_batches, double available,
+                  const StatedRates& rates);
 
 // At which rate the estimate counts what goes to the host and is computed there; "" where nothing is.
 std::string HostRateText(const UpdateCost& cost, const StatedRates& rates);

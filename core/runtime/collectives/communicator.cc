@@ -56,6 +56,7 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int key, 
   impl.device = from.device;
   impl.info = from.info;
   impl.several_hosts = from.several_hosts;
+  impl.leaves_peer_memory = from.leaves_peer_memory;
   impl.plugin_name = from.plugin_name;
   if (from.plugin == nullptr) return color < 0 ? nullptr : std::move(communicator);
 
@@ -84,6 +85,12 @@ const std::string& Communicator::plugin_name() const { return impl_->plugin_name
 bool Communicator::goes_through_peer_memory() const { return impl_->peers != nullptr; }
 uint64_t Communicator::peer_memory_bytes() const {
   return goes_through_peer_memory() ? PeerMemory::BytesFor(impl_->size, impl_->device->info().alignment) : 0;
+}
+
+void Communicator::LeavePeerMemory() {
+  Drain();
+  impl_->leaves_peer_memory = true;
+  impl_->peers.reset();
 }
 
 Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,

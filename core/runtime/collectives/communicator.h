@@ -53,6 +53,9 @@ class Communicator {
   const std::string& plugin_name() const;  // "none" with one rank
   bool goes_through_peer_memory() const;   // what would be staged through host memory: see peer_memory.h
   uint64_t peer_memory_bytes() const;      // that it holds on the device for that
+  // Gives that memory back: from now on its calls go through host memory, and those of what is split from it. All ranks
+  // call it, before any call is prepared.
+  void LeavePeerMemory();
 
   // Host memory; each returns when it has finished. In place as in core/abi/collective.h.
   Status AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction);

@@ -104,7 +104,7 @@ bool Communicator::Impl::Enqueues(const DeviceCall& call) const {
 // Where device memory would be staged through host memory and all ranks are of one host. SWITCHYARD_PEER_MEMORY=0 keeps
 // to the host.
 Status Communicator::Impl::JoinPeers(const std::string& name, int timeout_ms) {
-  if (size == 1 || several_hosts) return OkStatus();
+  if (size == 1 || several_hosts || leaves_peer_memory) return OkStatus();
   PeerMemory::Request request;
   request.name = name;
   request.rank = rank;

@@ -37,6 +37,7 @@ struct Communicator::Impl {
   Device* device = nullptr;
   int rank = 0, size = 1;
   bool several_hosts = false;
+  bool leaves_peer_memory = false;
   std::atomic<double> wait_ms = 0;  // beside the plugin's; of whichever thread uses the communicator
   std::atomic<uint64_t> bytes_sent = 0;
   HostMemory staging;  // for device memory that the plugin cannot touch

@@ -81,6 +81,7 @@ Status Communicator::LaunchNow(DeviceCall& call, const Stream& stream) {
     return impl.Perform(call.what, tag, &stream, call.send_address, call.receive_address);
   }
   if (call.through_peers) {
+    if (impl.peers == nullptr) return Internal("{}: prepared before LeavePeerMemory", call.tag);
     if (call.what.kind != Collective::kBroadcast || impl.rank == call.what.peer) impl.bytes_sent += sent;
     return impl.peers->Run(call.what, call.send, call.receive, stream, [&] { return impl.Barrier(tag); });
   }
