@@ -35,7 +35,8 @@ Status CanJoin(const Plugin& plugin, const World& world) {
   if (!info.Reaches(kHostMemory) && !info.Reaches(device.memory_kind)) {
     return FailedPrecondition("reaches neither host memory nor that of {} ({})", device.plugin, device.name);
   }
-  const int devices = static_cast<int>(world.choice.ids.size());
+  // Of the run's devices only the first are driven where --ranks_per_device puts several ranks on each.
+  const int each = world.choice.ranks_per_device, devices = (world.processes.local_world + each - 1) / each;
   if ((info.flags & SY_COLLECTIVE_DISTINCT_DEVICES) != 0 && world.processes.local_world > devices) {
     return FailedPrecondition("needs a device for each rank, and {} ranks of this node share {}",
                               world.processes.local_world, devices);

@@ -32,6 +32,14 @@ TEST_F(HcclTraining, ItIsChosenWhereItCanJoin) {
   ExpectSuccess(Train("mlp", "auto"), {"hccl: highest priority that can join 2 ranks"});
 }
 
+// Though there is another device, which nobody drives.
+TEST_F(HcclTraining, SharedNpuIsReachedThroughHostMemory) {
+  ExpectRefused(Train("mlp --ranks_per_device=2", "hccl"), {"needs a device for each rank, and 2 ranks", "share 1"});
+  const CommandResult chosen = Train("mlp --ranks_per_device=2", "auto");
+  ExpectSuccess(chosen, {"npu device 2", "collective shm"});
+  EXPECT_THAT(chosen.output, testing::Not(testing::HasSubstr("npu device 3")));
+}
+
 TEST_F(HcclTraining, HangingCollectiveEndsTheRun) {
   ExpectRefused(Train("mlp", "hccl", "SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT=hang@9 SWITCHYARD_COLLECTIVE_TIMEOUT=2"),
                 {"not finished after 2 s"});
