@@ -2,14 +2,27 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
+#include "core/base/text.h"
 #include "core/base/units.h"
 #include "core/parallel/power_sgd.h"
 #include "core/train/recipe.h"
-#include "core/train/run_folder.h"
 
 namespace switchyard {
 namespace {
+
+// A part of the path below --output: "a" or "a/b", which neither leads out of that folder nor writes control characters
+// where it is printed.
+Status CheckFolderName(const std::string& name) {
+  const std::filesystem::path path = name;
+  const bool stays =
+      path.is_relative() && std::none_of(path.begin(), path.end(), [](const std::filesystem::path& part) {
+        return part == "." || part == ".." || part.empty();
+      });
+  if (stays && Printable(name, name.size()) == name) return OkStatus();
+  return InvalidArgument("expected the name of a folder, found \"{}\"", Printable(name));
+}
 
 std::vector<Setting> MakeRows() {
   std::vector<Setting> rows;

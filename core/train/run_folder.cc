@@ -5,13 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
 
 #include "core/base/json.h"
-#include "core/base/text.h"
 #include "core/train/file_calls.h"
 
 namespace switchyard {
@@ -32,16 +30,6 @@ std::string TimeStamp() {
 }
 
 }  // namespace
-
-Status CheckFolderName(const std::string& name) {
-  const std::filesystem::path path = name;
-  const bool stays =
-      path.is_relative() && std::none_of(path.begin(), path.end(), [](const std::filesystem::path& part) {
-        return part == "." || part == ".." || part.empty();
-      });
-  if (stays && Printable(name, name.size()) == name) return OkStatus();
-  return InvalidArgument("expected the name of a folder, found \"{}\"", Printable(name));
-}
 
 StatusOr<std::string> CreateRunFolder(const TrainConfig& config, const std::string& model) {
   const std::string& name = config.output_suffix;

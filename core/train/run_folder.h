@@ -11,10 +11,6 @@
 
 namespace switchyard {
 
-// InvalidArgument unless `name` can be a part of the path below --output: "a" or "a/b", which neither leads out of the
-// folder nor writes control characters where it is printed.
-Status CheckFolderName(const std::string& name);
-
 // Creates the folder, which must not be there, and returns it. Without --suffix the date and time name it, and where
 // another run of this second has that name, the next that is free: "20260102-030405-2". With one that is taken,
 // FailedPrecondition says what to do.
