@@ -91,6 +91,7 @@ TEST_F(NcclTraining, SharedGpuIsStagedThroughHostMemory) {
   ExpectRefused(Train("mlp", "nccl", Start::kLaunch, "CUDA_DOUBLE_DEVICES=1"), {"needs a device for each rank"});
   const CommandResult chosen = Train("mlp", "auto", Start::kLaunch, "CUDA_DOUBLE_DEVICES=1");
   ExpectSuccess(chosen, {"cuda device 0", "collective shm"});
+  std::filesystem::remove_all(In("run"));
   // Though there is another GPU, which nobody drives.
   ExpectRefused(Train("mlp --ranks_per_device=2", "nccl"), {"needs a device for each rank"});
   ExpectSuccess(Train("mlp --ranks_per_device=2", "auto"), {"cuda device 0", "collective shm"});
