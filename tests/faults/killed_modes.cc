@@ -47,6 +47,8 @@ std::vector<KilledMode> KilledModes() {
   if (HasMpirun() && HasCollective("mpi")) {
     modes.Add("mpirun, mpi", {2, 3, 4}, "", "--collective=mpi", "mpirun");
     modes.Add("mpirun, mpi, zero 3", {2}, "", "--collective=mpi --zero=3", "mpirun");
+    modes.Add("mpirun, mpi, tp", {2}, "", "--collective=mpi --tp=2", "mpirun");
+    modes.Add("mpirun, mpi, pp", {2}, "--accumulation=2", "--collective=mpi --pp=2", "mpirun");
   }
   modes.Add("zero 1", {2, 3}, "", "--zero=1");
   modes.Add("zero 2", {2, 4}, "", "--zero=2");
@@ -54,7 +56,10 @@ std::vector<KilledMode> KilledModes() {
   if (HasCollective("tcp")) modes.Add("zero 3, tcp", {3}, "", "--zero=3 --collective=tcp");
   modes.Add("tp", {2, 4}, "", "--tp=2");
   modes.Add("tp of four", {4}, "", "--tp=4");
+  modes.Add("tp, zero 1", {4}, "", "--tp=2 --zero=1");
+  modes.Add("tp, zero 3", {4}, "", "--tp=2 --zero=3");
   modes.Add("tp, sp", {2, 4}, "", "--tp=2 --sp");
+  modes.Add("tp, sp, pp", {4}, "--accumulation=2", "--tp=2 --sp --pp=2");
   modes.Add("pp", {2, 4}, "--accumulation=2", "--pp=2");
   modes.Add("pp of four, micro-batches", {4}, "--depth=4 --num_microbatches=4", "--pp=4");
   modes.Add("pp, interleaved", {2}, "--depth=4 --accumulation=2", "--pp=2 --pp_interleave=2");
@@ -64,15 +69,28 @@ std::vector<KilledMode> KilledModes() {
   modes.Add("fp16 O2, dynamic scale", {2, 3},
             "--precision=fp16 --amp=O2 --loss_scale=dynamic --scaler_preset=default --growth_interval=3", "");
   modes.Add("bf16", {2, 4}, "--precision=bf16 --amp=O2", "");
+  modes.Add("fp16 O1, zero 3", {2}, "--precision=fp16 --amp=O1", "--zero=3");
+  modes.Add("bf16, zero 1", {2}, "--precision=bf16 --amp=O2", "--zero=1");
   modes.Add("PowerSGD", {2, 4}, "--powersgd_compression --start_compress_iter=3", "");
+  modes.Add("PowerSGD, hierarchical", {4}, "--powersgd_compression --start_compress_iter=3 --hierarchical_allreduce",
+            "--ranks_per_node=2");
+  modes.Add("PowerSGD, pp", {4}, "--powersgd_compression --start_compress_iter=3 --accumulation=2", "--pp=2");
   modes.Add("hierarchical", {3, 4}, "--hierarchical_allreduce", "--ranks_per_node=2");
   modes.Add("offload of the optimizer", {2, 3}, "", "--offload=optimizer", "launch", kVit, "null");
+  modes.Add("offload of the optimizer, zero 2", {2}, "", "--offload=optimizer --zero=2", "launch", kVit, "null");
+  modes.Add("offload of all", {3, 4}, "", "--offload=all", "launch", kVit, "null");
   modes.Add("offload of all, zero 1", {2}, "", "--offload=all --zero=1", "launch", kVit, "null");
+  modes.Add("offload of all, zero 3", {2, 3}, "", "--offload=all --zero=3", "launch", kVit, "null");
+  modes.Add("offload into a file", {2}, "", "--offload=all --offload_dir=.", "launch", kVit, "null");
   modes.Add("average of weights", {2, 3}, "--ema_decay=0.5", "");
   modes.Add("accumulation", {2, 4}, "--accumulation=2", "");
+  modes.Add("recomputation", {2}, "--recompute=blocks", "");
   modes.Add("LAMB", {2}, "--optimizer=lamb", "--zero=1");
   modes.Add("statistics of each rank", {2, 3}, "--broadcast_buffers=0", "", "launch",
             "--model=resnet18 --width=4 --image_size=16 --stem=small ", "cpu");
+  modes.Add("Swin", {2}, "", "", "launch",
+            "--model=swin_tiny --image_size=16 --patch=2 --width=8 --depths=1,1 --heads=2 --window=4 ", "cpu");
+  modes.Add("MLP", {2}, "", "", "launch", "--model=mlp --width=16 ", "cpu");
   return modes.Take();
 }
 
