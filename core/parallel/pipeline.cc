@@ -234,7 +234,7 @@ void ApplyStages(Program& program, const ProgramOptions& o) {
   if (o.mesh.pipeline <= 1) return;
   const NamedGraph* const update = program.Find("update");
   const NamedGraph& plan = update != nullptr ? *update : *program.Find("evaluate");
-  program.stages = {o.mesh.pipeline, o.interleave, PartsOfBlocks(plan.graph, o.mesh.pipeline * o.interleave)};
+  program.stages = {o.mesh.pipeline, o.interleave, PartsOfBlocks(plan.graph, o.mesh.pipeline, o.interleave)};
   const CutGraph cut = Cut(plan, program.stages);
   for (int id = 0; id < plan.graph.size(); ++id) {
     const Node& node = plan.graph.node(id);

@@ -21,8 +21,9 @@ namespace switchyard {
 // The name of batch input `name` of micro-batch `micro_batch` in a plan that holds several.
 std::string MicroBatchInput(const std::string& name, int micro_batch);
 
-// The part of each block of the model, by the FLOPs of the forward part: what stands behind a block and belongs to
-// none counts as that block's. BuildError where there are fewer blocks than parts.
-std::vector<int> PartsOfBlocks(const Graph& graph, int parts);
+// The part of each block of the model, of `interleave` parts for each of the stages, by the FLOPs of the forward part:
+// what stands behind a block and belongs to none counts as that block's. BuildError where there are fewer blocks than
+// parts.
+std::vector<int> PartsOfBlocks(const Graph& graph, int stages, int interleave);
 
 }  // namespace switchyard

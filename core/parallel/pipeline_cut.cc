@@ -166,7 +166,7 @@ std::vector<Transfer> MessagesOf(const CutGraph& cut, const StageTimes& times) {
   return messages;
 }
 
-std::vector<int> PartsOfBlocks(const Graph& graph, int parts) {
+std::vector<int> PartsOfBlocks(const Graph& graph, int stages, int interleave) {
   const std::vector<int> block = PlacesOf(graph);
   std::vector<double> costs;
   for (const Node& node : graph.nodes()) {
@@ -178,9 +178,13 @@ std::vector<int> PartsOfBlocks(const Graph& graph, int parts) {
     if (of < 0 || of >= static_cast<int>(costs.size()) || node.input || IsKept(node) || IsLate(node)) continue;
     costs[static_cast<size_t>(of)] += CostOf(graph, node).flops;
   }
-  const auto cut = CutIntoStages(costs, parts);
-  if (!cut.ok()) throw BuildError(Message(cut.status()));
-  return *cut;
+  const auto cut = CutIntoStages(costs, stages * interleave);
+  if (cut.ok()) return *cut;
+  const int blocks = std::max(1, static_cast<int>(costs.size()));
+  const std::string less =
+      blocks < stages ? fmt::format("--pp={}", blocks) : fmt::format("--pp_interleave={}", blocks / stages);
+  throw BuildError(fmt::format("{}; use at most {}{}, or a deeper model (--depth, where it has that)",
+                               Message(cut.status()), less, interleave > 1 ? ", a smaller --pp" : ""));
 }
 
 }  // namespace switchyard

@@ -442,7 +442,8 @@ TEST_F(Pipeline, IsRefusedWhereItCannotBe) {
   };
   ProgramOptions options = Options(4);
   options.mesh.pipeline = 3;
-  EXPECT_THAT(refusal(options, 2), HasSubstr("3 pipeline stages of a model of 2 blocks"));
+  EXPECT_THAT(refusal(options, 2), testing::AllOf(HasSubstr("3 pipeline stages of a model of 2 blocks"),
+                                                  HasSubstr("; use at most --pp=2, or a deeper model")));
   options = Options(2);
   options.mesh.pipeline = 3;
   EXPECT_THAT(refusal(options),
@@ -453,7 +454,11 @@ TEST_F(Pipeline, IsRefusedWhereItCannotBe) {
   EXPECT_THAT(refusal(options), HasSubstr("--pp_interleave=2 with 3 micro-batches an update: expected a multiple of "
                                           "the 2 stages"));
   options.accumulation = 4;
-  EXPECT_THAT(refusal(options, 3), HasSubstr("4 pipeline stages of a model of 3 blocks"));
+  EXPECT_THAT(refusal(options, 3), testing::AllOf(HasSubstr("4 pipeline stages of a model of 3 blocks"),
+                                                  HasSubstr("; use at most --pp_interleave=1, a smaller --pp, or")));
+  options.accumulation = 6;
+  options.interleave = 3;
+  EXPECT_THAT(refusal(options, 4), HasSubstr("; use at most --pp_interleave=2, a smaller --pp, or a deeper model"));
   options = Options(3);
   options.mesh.pipeline = 3;
   options.zero = 2;

@@ -118,6 +118,9 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
              second > 0 ? ", " + Count(second, "second choice") : "", static_cast<double>(memory) / 1e6,
              of_stages ? "at most on a rank" : "per rank",
              c.memory_limit ? " (--memory_limit=" + *c.memory_limit + ")" : "");
+  if (c.powersgd_compression && c.tp > 1)
+    fmt::print("  compression parts of divided weights, each on its rank: not what is computed without --tp={}\n",
+               c.tp);
   if (c.recompute != "none") {
     const std::string& why = setup.settings.SourceOf("recompute");
     fmt::print("  recompute   {}{}\n", c.recompute, why.starts_with("auto") ? fmt::format(" ({})", why) : "");
