@@ -248,8 +248,9 @@ TrainingPlans PlansOf(const TrainConfig& config) {
   const auto setup = SettledRun(config, SharedWorld());
   EXPECT_TRUE(setup.ok()) << Message(setup.status());
   if (!setup.ok()) return plans;
-  const Status compiled = plans.CompileRun(setup->config, setup->model, SharedWorld().mesh, SharedWorld().rank(), 6,
-                                           *SharedWorld().device, SharedWorld().reference.get());
+  const Status compiled =
+      plans.CompileRun(setup->config, setup->model, SharedWorld().mesh, SharedWorld().rank(), 6, *SharedWorld().device,
+                       SharedWorld().reference.get(), false, SharedWorld().host.get());
   EXPECT_TRUE(compiled.ok()) << Message(compiled);
   return plans;
 }

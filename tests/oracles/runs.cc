@@ -39,6 +39,7 @@ class WorldEnvironment : public ::testing::Environment {
     request.collective = switchyard::Environment("SWITCHYARD_COLLECTIVE").value_or("auto");
     request.ranks_per_device = switchyard::EnvironmentInt("SWITCHYARD_RANKS_PER_DEVICE");
     request.threads = 1;
+    request.computes_on_host = true;  // as a run with --offload has it
     auto joined = World::Join(request);
     ASSERT_TRUE(joined.ok()) << Message(joined.status());
     world = std::move(*joined);

@@ -32,6 +32,9 @@ struct Block {
   int file = -1;
 };
 
+// What aclrtMallocHost gives lies so far behind a line of 64 bytes, for the runtime promises no alignment.
+constexpr size_t kBehindLine = 16, kLine = 64;
+
 std::mutex mutex;
 std::map<char*, Block> blocks;       // by device address; guarded by mutex
 std::array<size_t, 8> used_bytes{};  // guarded by mutex
@@ -180,8 +183,9 @@ NPU_EXPORT aclError aclrtGetMemInfo(aclrtMemAttr, size_t* free, size_t* total) {
 
 NPU_EXPORT aclError aclrtMallocHost(void** address, size_t size) {
   if (CurrentDevice() < 0) return NoContext();
-  *address = std::malloc(size);
-  if (*address == nullptr) return Fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "the host is out of memory");
+  auto* const line = static_cast<char*>(std::aligned_alloc(kLine, (size + kBehindLine + kLine - 1) / kLine * kLine));
+  if (line == nullptr) return Fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "the host is out of memory");
+  *address = line + kBehindLine;
   const std::lock_guard lock(mutex);
   pinned[static_cast<char*>(*address)] = size;
   return ACL_SUCCESS;
@@ -193,7 +197,7 @@ NPU_EXPORT aclError aclrtFreeHost(void* address) {
     if (pinned.erase(static_cast<char*>(address)) == 0)
       return Fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtFreeHost of memory that aclrtMallocHost did not give");
   }
-  std::free(address);
+  std::free(static_cast<char*>(address) - kBehindLine);
   return ACL_SUCCESS;
 }
 
