@@ -151,6 +151,13 @@ TEST_F(Commands, ExplainAndBenchTellOfGradientsOfLowRank) {
   EXPECT_EQ(told("--powersgd_compression --steps=1001")["wire_bytes"], compressed);
   EXPECT_EQ(told("--powersgd_compression --steps=1000")["wire_bytes"], plain);
   EXPECT_EQ(told("--search --tp=1 --pp=1 --zero=0 --powersgd_compression")["fitting"][0]["wire_bytes"], compressed);
+  // What ranks of a divided model compress are parts, which is another training: whoever starts it is told.
+  const std::string divided =
+      "train --model=vit_micro --dataset=shapes --train_size=16 --validation_size=4 --batch_size=4 --steps=3 "
+      "--device=cpu --output=run --powersgd_compression --start_compress_iter=2 ";
+  const char* const said = "compression parts of divided weights, each on its rank";
+  ExpectSuccess(Run(divided + "--suffix=tp --tp=2", Start::kLaunch), {said});
+  EXPECT_THAT(Run(divided + "--suffix=dp", Start::kLaunch).output, Not(HasSubstr(said)));
   const std::string never = "--powersgd_compression has no effect: it would begin after 1000 updates";
   EXPECT_THAT(Run("explain --powersgd_compression " + model).output, Not(HasSubstr("has no effect")));
   ExpectSuccess(Run("explain --powersgd_compression --steps=9 " + model), {never});
