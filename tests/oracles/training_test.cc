@@ -249,6 +249,7 @@ TEST(DataParallelTraining, WhatIsLeftOutOfAStepIsZero) {
   TrainConfig config = SmallConfig();
   config.augmentation = "crop_flip";
   config.accumulation = 2;
+  config.train_size = 16 * SharedWorld().size();
   const auto loss = [&](std::optional<uint8_t> flips) {
     auto run = MakeRun(config, SharedWorld());
     EXPECT_TRUE(run.ok()) << Message(run.status());
