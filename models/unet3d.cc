@@ -65,6 +65,7 @@ const ModelFamily& UNet3dFamily() {
                            },
                        .layers = [](const ResolvedModel& model) { return 4 * UNet3dConfigOf(model).levels - 2; },
                        .from_file = ConvolutionWeightsFromFile,
+                       .resampled = {"image_size", "patch_size"},  // no weight depends on them
                        .formats = []() -> const std::vector<ForeignFormat>& { return formats; }};
   return family;
 }

@@ -181,10 +181,11 @@ std::vector<int> PartsOfBlocks(const Graph& graph, int stages, int interleave) {
   const auto cut = CutIntoStages(costs, stages * interleave);
   if (cut.ok()) return *cut;
   const int blocks = std::max(1, static_cast<int>(costs.size()));
-  const std::string less =
-      blocks < stages ? fmt::format("--pp={}", blocks) : fmt::format("--pp_interleave={}", blocks / stages);
-  throw BuildError(fmt::format("{}; use at most {}{}, or a deeper model (--depth, where it has that)",
-                               Message(cut.status()), less, interleave > 1 ? ", a smaller --pp" : ""));
+  const std::string less = blocks >= stages  ? fmt::format("--pp_interleave={}, a smaller --pp", blocks / stages)
+                           : interleave == 1 ? fmt::format("--pp={}", blocks)
+                                             : fmt::format("--pp={} --pp_interleave=1", blocks);
+  throw BuildError(
+      fmt::format("{}; use at most {}, or a deeper model (--depth, where it has that)", Message(cut.status()), less));
 }
 
 }  // namespace switchyard

@@ -105,9 +105,8 @@ std::string ValueText(const Json& value) {
 }
 
 StatusOr<Json> ValueFromText(const Setting& setting, const std::string& text) {
-  const bool any_text = setting.choices.empty() && setting.grammar == nullptr &&
-                        (setting.type == ValueType::kText || setting.type == ValueType::kTexts);
-  if (text.empty() || (text == kPythonsNone && !any_text)) return Json();
+  const bool needed_text = setting.type == ValueType::kText && setting.choices.empty() && !setting.standard.is_null();
+  if (text.empty() || (text == kPythonsNone && !needed_text)) return Json();
   if (text == setting.word) return Json(text);
   Json value;
   switch (setting.type) {

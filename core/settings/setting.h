@@ -71,8 +71,8 @@ inline constexpr char kPythonsNone[] = "None";  // what programs in Python print
 // As the user types it: "0.9", "1000,2000", "true"; "" for null.
 std::string ValueText(const nlohmann::json& value);
 
-// Null where the text is empty, or Python's None where that is no value of its own. InvalidArgument says what was
-// expected.
+// Null where the text is empty, or Python's None but for a text that is always there, as a folder's name.
+// InvalidArgument says what was expected.
 StatusOr<nlohmann::json> ValueFromText(const Setting& setting, const std::string& text);
 // The same for a JSON value. exact: of the row's own JSON type, as the program writes it; else also a text that
 // ValueFromText would take, and a text with commas for a list.

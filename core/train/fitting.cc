@@ -215,10 +215,11 @@ class SavingPlans {
   Answer PlanOf(Way& way) {
     const bool here = way.mesh.size() == world_.size();
     way.bytes = 0;
-    // Stages hold different blocks: each must fit.
-    for (int stage = 0; stage < way.mesh.pipeline; ++stage) {
-      int rank = world_.rank();
-      while (way.mesh.StageOf(rank) != stage) rank = (rank + 1) % way.mesh.size();
+    // Stages hold different blocks, and of a stage's ranks the first or the last takes the most: each must fit.
+    const int first = way.mesh.DataRankOf(world_.rank() % way.mesh.size()) * way.mesh.model_ranks();
+    for (int place = 0; place < way.mesh.model_ranks(); ++place) {
+      const int within = place % way.mesh.tensor, rank = first + place;
+      if (within != 0 && within != way.mesh.tensor - 1) continue;
       TrainingPlans plans;
       const Status planned = plans.CompileRun(way.config, model_, way.mesh, rank, updates_, *world_.device,
                                               world_.reference.get(), evaluation_only_, world_.host.get());
@@ -248,24 +249,26 @@ double DeviceBytesOf(const World& world) {
   const DeviceInfo& device = world.device->info();
   const double sharing =
       (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
-  // The communicator's windows came after the device was asked what is free.
   const double share = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing;
   return std::min(share, static_cast<double>(world.device->memory_limit()));
 }
 
 Status LeaveRoomForPlans(World& world, const TrainingPlans& plans) {
   if (!world.communicator) return OkStatus();
-  const uint64_t windows = plans.WindowBytes();
+  const auto windows = static_cast<int64_t>(plans.WindowBytes()), planned = static_cast<int64_t>(plans.PlannedBytes());
   const double available = DeviceBytesOf(world);
-  int32_t too_much = static_cast<double>(plans.PlannedBytes() + windows) > available;
-  SY_RETURN_IF_ERROR(world.communicator->AllReduce("room_for_plans", &too_much, &too_much, 1, SY_I32, SY_MAX));
-  if (too_much == 0) return OkStatus();
+  const auto is_too_much = [&](int64_t bytes) { return static_cast<int64_t>(static_cast<double>(bytes) > available); };
+  int64_t most[] = {is_too_much(planned + windows), is_too_much(planned), planned + windows};
+  SY_RETURN_IF_ERROR(world.communicator->AllReduce("room_for_plans", most, most, std::size(most), SY_I64, SY_MAX));
+  const auto [lacks_room, fits_nowhere, needed] = most;
+  if (lacks_room == 0) return OkStatus();
   const bool reaches = world.communicator->info().Reaches(world.device->info().memory_kind);
-  if (world.rank() == 0 && windows > 0 && !reaches && world.processes.nodes == 1)
+  if (world.rank() == 0 && fits_nowhere == 0 && windows > 0 && !reaches && world.processes.nodes == 1)
     LogInfo(
-        "collectives go through host memory: beside plans of {:.1f} MB there is no room for their windows on the "
-        "device (peer/1), {:.1f} MB, on every rank; this one has {:.1f} MB",
-        static_cast<double>(plans.PlannedBytes()) / 1e6, static_cast<double>(windows) / 1e6, available / 1e6);
+        "collectives go through host memory: with their windows on the device (peer/1), {:.1f} MB, a rank would need "
+        "up "
+        "to {:.1f} MB, which is more than one has",
+        static_cast<double>(windows) / 1e6, static_cast<double>(needed) / 1e6);
   world.communicator->LeavePeerMemory();
   return OkStatus();
 }

@@ -45,6 +45,7 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "addr", .of = "Ascend", .setting = "master_addr"},
       // Mixed precision of apex, TorchAcc and AIAK
       {.name = "opt_level", .of = "apex", .setting = "amp"},
+      {.name = "amp", .of = "PyTorch", .setting = "amp", .values = {{"true", "on"}, {"false", "O0"}}, .others = true},
       {.name = "cast_model_type", .of = "apex", .setting = "precision", .values = dtypes},
       {.name = "min_loss_scale", .of = "apex", .setting = "min_scale"},
       {.name = "max_loss_scale", .of = "apex", .setting = "max_scale"},

@@ -18,12 +18,12 @@ StatusOr<Course> Changed(const TrainConfig& config, int64_t samples, const RunPo
   // A warm-up that is longer than the run, which ParseWarmup refuses, is not over.
   const auto warmup = ParseWarmup(config.warmup, config.steps.value_or(per_epoch * config.epochs), per_epoch);
   const int64_t clock = ToldInUpdates(config.warmup) ? at.data_step : behind;
-  if (of_epoch > 0 && of_epoch / per_update >= samples / per_update) {
+  if (samples != before.samples && of_epoch > 0 && of_epoch / per_update >= samples / per_update) {
     return InvalidArgument(
-        "the run stands {} images into epoch {}, and the training data are {}; go on from a checkpoint at the end of "
-        "an "
-        "epoch, or give the {} images that it was trained on with --data",
-        of_epoch, at.epoch + 1, samples, before.samples);
+        "no update of {} images is left in epoch {}: the run stands {} images into it, and the training data are {}; "
+        "go "
+        "on from a checkpoint at the end of an epoch, or give the {} images that it was trained on with --data",
+        per_update, at.epoch + 1, of_epoch, samples, before.samples);
   }
   return Course{
       .samples_per_update = per_update,

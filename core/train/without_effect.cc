@@ -59,15 +59,23 @@ std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& c, Content cont
   return sentences;
 }
 
-std::vector<std::string> SettingsOfUpdates(const std::string& command,
-                                           absl::FunctionRef<bool(const std::string& setting)> chosen) {
+std::vector<std::string> NamesOfUpdates() {
   const std::set<std::string> others = {"epochs",     "steps", "offload", "offload_optim_frac", "offload_param_frac",
                                         "offload_dir"};
-  std::vector<std::string> sentences;
+  std::vector<std::string> names;
   for (const Setting& row : TrainSettings()) {
     const bool updates = row.group == "Optimizer and schedule" && row.name != "label_smoothing";
-    if ((updates || row.kind == SettingKind::kAct || others.contains(row.name)) && chosen(row.name))
-      sentences.push_back(fmt::format("--{} has no effect with {}: it belongs to train", row.name, command));
+    if (updates || row.kind == SettingKind::kAct || others.contains(row.name)) names.push_back(row.name);
+  }
+  return names;
+}
+
+std::vector<std::string> SettingsOfUpdates(const std::string& command,
+                                           absl::FunctionRef<bool(const std::string& setting)> chosen) {
+  std::vector<std::string> sentences;
+  for (const std::string& name : NamesOfUpdates()) {
+    if (chosen(name))
+      sentences.push_back(fmt::format("--{} has no effect with {}: it belongs to train", name, command));
   }
   return sentences;
 }

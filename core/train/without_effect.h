@@ -34,8 +34,9 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, const 
 std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& config, Content content,
                                               absl::FunctionRef<bool(const std::string& setting)> chosen);
 
-// Settings that say what a run begins with, how it updates weights and where it holds what it updates, for a command
-// that updates nothing: "eval".
+// Settings that say what a run begins with, how it updates weights and where it holds what it updates; and a sentence
+// for each that was chosen for a command that updates nothing: "eval".
+std::vector<std::string> NamesOfUpdates();
 std::vector<std::string> SettingsOfUpdates(const std::string& command,
                                            absl::FunctionRef<bool(const std::string& setting)> chosen);
 

@@ -68,6 +68,8 @@ TEST_F(SegmentationRuns, TrainsOnTwoRanksAndPredictsMasks) {
   EXPECT_LT(loss.rbegin()->second, 0.5 * loss.begin()->second);
   EXPECT_GT(Logged(RunOf("a"), "miou").rbegin()->second, 0.4);
 
+  ExpectSuccess(Run("eval --data=town --threads=1 --input_size=48,64 --checkpoint=" + RunOf("a")), {"mIoU"});
+
   // Every number of ranks counts every pixel once.
   nlohmann::json first;
   for (const std::string launch : {"", "launch --nproc_per_node=2 ", "launch --nproc_per_node=3 "}) {

@@ -222,6 +222,19 @@ TEST_F(RunSettings, MeasuredKernelsNeedNotRepeat) {
   ExpectShown(run + "--kernel-opt", {{"deterministic", {"false", "default: --kernel_opt"}}});
   ExpectShown(run + "--kernel-opt --deterministic", {{"deterministic", {"true", "flag"}}});
   ExpectShown(run, {{"deterministic", {"true", "default"}}});
+  ExpectSuccess(Run(SmallTraining()));
+  ExpectShown("train --device=cpu --epochs=5 --resume=run/mlp/shapes/a/run --kernel-opt",
+              {{"deterministic", {"false", "default: --kernel_opt"}}});
+}
+
+TEST_F(RunSettings, WordsOfPythonAreUnderstood) {
+  ExpectShown(
+      "train --dataset=shapes --device=cpu --amp=True --loss_scale=None --milestones=None --resume=None --tag=None "
+      "--sync_batchnorm=False --max_norm=None",
+      {{"amp", {"on", "flag: --amp=True (PyTorch)"}},
+       {"loss_scale", {"-", "not given"}},
+       {"tag", {"-", "not given"}},
+       {"sync_batchnorm", {"false", "flag"}}});
 }
 
 TEST_F(RunSettings, ABareMixupHasItsUsualStrength) {
@@ -452,7 +465,8 @@ TEST_F(RunSettings, ARunWithoutARateStaysOne) {
 
 TEST_F(RunSettings, WhatAnEvaluationDoesNotReadIsSaid) {
   ExpectSuccess(Run(SmallTraining()));
-  const std::string evaluation = "--device=cpu --checkpoint=run/mlp/shapes/a/run --lr=3 --steps=9 --reset_head";
+  const std::string evaluation =
+      "--device=cpu --checkpoint=run/mlp/shapes/a/run --lr=0 --min_lr=1 --steps=9 --reset_head";
   for (const std::string command : {"eval ", "export x --names=timm "}) {
     ExpectSuccess(Run(command + evaluation),
                   {"--lr has no effect with", "--steps has no effect with", "--reset_head has no effect with"});

@@ -162,6 +162,14 @@ TEST_F(Weights, AResNetsCheckpointIsAModelOfHuggingFaceWhereThatHasIt) {
   ExpectSuccess(Run("train --steps=4 --resume=" + run + " --data=photos --device=cpu --threads=1"), {"trained 4"});
 }
 
+// Its stem would be another one at that size, had the weights not been seen.
+TEST_F(Weights, ARunIsEvaluatedAtAnotherImageSize) {
+  const std::string run = TrainResNet("auto");
+  for (const char* size : {"", " --image_size=40", " --image_size=96", " --image_size=96 --stem=small"})
+    EXPECT_GT(Eval(run + " --data=photos" + size)["loss"].get<double>(), 0) << size;
+  ExpectRefused(Run("eval --device=cpu --data=photos --stem=imagenet --checkpoint=" + run), {"--stem="});
+}
+
 TEST_F(Weights, AResNetThatHuggingFaceDoesNotHaveIsPublishedAsTorchvisionNamesIt) {
   const std::string latest = TrainResNet("small") + "/checkpoints/latest";
   EXPECT_FALSE(std::filesystem::exists(In(latest + "/config.json")));

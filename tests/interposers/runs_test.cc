@@ -241,6 +241,8 @@ TEST_F(InterposedRun, WhatIsMistypedIsAnsweredBeforeAnythingRuns) {
   ExpectRefused(Run(Training("null", "a"), Start::kAlone, "SWITCHYARD_INTERPOSE=fault:alloc@x"), {"found \"x\""});
   ExpectRefused(Run(Training("null", "a", "--interpose=trace:/dev/full")), {"/dev/full: expected a file on a disk"});
   ExpectRefused(Run(Training("null", "a", "--interpose=trace:nowhere/a.json")), {"nowhere/a.json: No such file"});
+  ExpectRefused(Run(Training("null", "a", "--interpose=trace"), Start::kAlone, "SWITCHYARD_TRACE=nowhere/b.json"),
+                {"nowhere/b.json: No such file"});
 }
 
 }  // namespace

@@ -22,6 +22,14 @@ bool Named(const std::vector<std::string>& classes) {
 
 }  // namespace
 
+SettingValues ImpliedBy(const WeightSource& source, const ModelFamily& family) {
+  return ImpliedByWeights(family, [&](const std::string& name) -> std::optional<Shape> {
+    const TensorFile::Entry* const entry = source.Find(name);
+    if (entry == nullptr) return std::nullopt;
+    return Shape(entry->shape.begin(), entry->shape.end());
+  });
+}
+
 StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings) {
   const std::string where = source.path() + ": config.json";
   const auto fill = [&](const std::string& name, const nlohmann::json& value) {
@@ -29,13 +37,7 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
   };
   if (source.config().is_null()) {
     SY_ASSIGN_OR_RETURN(const ResolvedModel named, ResolveModel({.name = *settings.Get<std::string>("model")}));
-    const SettingValues implied =
-        ImpliedByWeights(*named.info->family, [&](const std::string& name) -> std::optional<Shape> {
-          const TensorFile::Entry* const entry = source.Find(name);
-          if (entry == nullptr) return std::nullopt;
-          return Shape(entry->shape.begin(), entry->shape.end());
-        });
-    settings.Fill(implied, Origin::kCheckpoint, source.path());
+    settings.Fill(ImpliedBy(source, *named.info->family), Origin::kCheckpoint, source.path());
     return std::vector<std::string>();
   }
   const auto read = ReadForeignConfig(source.config());

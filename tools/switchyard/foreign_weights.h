@@ -21,6 +21,9 @@ namespace switchyard {
 // a config.json there is nothing to check.
 StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings);
 
+// Settings that the shapes of the weights alone decide, such as a stem: see ImpliedByWeights.
+SettingValues ImpliedBy(const WeightSource& source, const ModelFamily& family);
+
 // The names of the classes that weights were trained on, by label: a checkpoint's own, or `described`, those of
 // AdoptArchitecture. Empty where there are none.
 std::vector<std::string> ClassesOfWeights(const WeightSource& source, std::vector<std::string> described);

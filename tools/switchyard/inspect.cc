@@ -137,10 +137,10 @@ Status ExplainCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const StatedRates rates, RatesOf(c, *here));
   if (absl::GetFlag(FLAGS_search)) return ExplainSearch(line.settings, setup, *here, world, planned, available, rates);
   SY_RETURN_IF_ERROR(CheckMicroBatches(line.settings, setup, world));
-  const bool automatic = c.recompute == kAutoRecompute;
-  if (automatic) {
-    SY_ASSIGN_OR_RETURN(const RecomputeChoice choice, LeastRecompute(c, setup.model, *here, mesh, planned, available));
-    c.recompute = choice.setting;
+  std::optional<RecomputeChoice> automatic;
+  if (c.recompute == kAutoRecompute) {
+    SY_ASSIGN_OR_RETURN(automatic, LeastRecompute(c, setup.model, *here, mesh, planned, available));
+    c.recompute = automatic->setting;
   }
   SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, planned, *here));
   const TrainingPlans& plans = *replica[0];
@@ -226,7 +226,7 @@ Status ExplainCommand(const CommandLine& line) {
   if (c.recompute != "none") fmt::print("{}", RecomputeLine(c.recompute, plans, kept));
   if (automatic)
     fmt::print("--recompute=auto is {} here: {:.1f} MB planned, {:.1f} MB for a rank\n", c.recompute,
-               static_cast<double>(plans.PlannedBytes()) / 1e6, available / 1e6);
+               static_cast<double>(automatic->bytes) / 1e6, available / 1e6);
   if (!updates)
     fmt::print(
         "not counted: 4 bytes of state for each update of the run but the first{}; --dataset or --steps says how "

@@ -246,8 +246,8 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   // Mixed precision without a word about the type is that in fp16.
   if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0")
     setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
-  if (*setup.settings.Get<bool>("kernel_opt"))
-    setup.settings.Fill("deterministic", false, Origin::kDefault, "--kernel_opt");
+  if (*setup.settings.Get<bool>("kernel_opt") && !setup.settings.IsGiven("deterministic"))
+    setup.settings.Replace("deterministic", false, Origin::kDefault, "--kernel_opt");
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks, static_cast<int>(*settings.Get<int64_t>("pp")),
                                               static_cast<int>(*settings.Get<int64_t>("tp"))));
   SY_RETURN_IF_ERROR(CheckDataRanks(mesh, settings.Get<int>("dp")));
@@ -331,7 +331,7 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
     SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
     SY_RETURN_IF_ERROR(CheckEnoughWeights(source, model));
     const std::vector<std::string> fresh = PartsBesideBackbone(model, source.names());
-    if (!fresh.empty() && processes.rank == 0)
+    if (!fresh.empty() && *settings.Get<bool>("reset_head") && processes.rank == 0)
       LogInfo("{}: weights of the backbone alone; {} start afresh", source.path(), fmt::join(fresh, ", "));
     // What the weights expect of pixels is the run's from now on; what is cropped is the dataset's matter.
     SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(source, settings));

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/base/text.h"
 #include "core/train/architecture.h"
 #include "core/train/fitting.h"
+#include "core/train/without_effect.h"
 #include "models/foreign_format.h"
 #include "tools/switchyard/foreign_weights.h"
 
@@ -23,17 +25,21 @@ std::optional<int> ClassesOf(const WeightSource& weights) {
   return std::nullopt;
 }
 
+bool Lists(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // InvalidArgument where the model is not the one that the run trained: heads, for one, change no shape, and its weights
-// would load in silence. Images of another size are no other model.
-Status CheckOfRun(const LoadedCheckpoint& checkpoint, const nlohmann::json& architecture) {
+// would load in silence. What shapes show is left to them, and images of another size are no other model.
+Status CheckOfRun(const LoadedCheckpoint& checkpoint, const ModelFamily& family, const nlohmann::json& architecture) {
   const nlohmann::json of_run = checkpoint.record.value("arch", nlohmann::json::object());
   std::string differences;
   for (const auto& [name, value] : architecture.items()) {
-    if (name == "image_size" || !of_run.is_object()) continue;
+    if (Lists(family.resampled, name) || Lists(family.of_shapes, name) || !of_run.is_object()) continue;
     const nlohmann::json one = {{name, of_run.value(name, nlohmann::json(0))}}, other = {{name, value}};
     if (SameArchitecture(one, other)) continue;
     differences += fmt::format("{}--{}={} where the run has {}", differences.empty() ? "" : ", ", name,
-                               ValueText(value), Excerpt(one[name]));
+                               ValueText(value), Printable(ValueText(one[name])));
   }
   if (differences.empty()) return OkStatus();
   return InvalidArgument("{} is a checkpoint of another model: {}; leave out what the run says itself",
@@ -45,11 +51,17 @@ Status CheckOfRun(const LoadedCheckpoint& checkpoint, const nlohmann::json& arch
 StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings& given, int world) {
   SY_ASSIGN_OR_RETURN(WeightSource weights, WeightSource::Open(path));
   Settings settings = given;
+  for (const std::string& name : NamesOfUpdates()) settings.Forget(name);  // no wrong one of them stands in the way
   std::vector<std::string> classes;
   if (weights.checkpoint() != nullptr) {
-    SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path, given));
+    SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path, settings));
     settings = saved.settings;
     classes = saved.classes;
+    SY_ASSIGN_OR_RETURN(const ResolvedModel named, ResolveModel({.name = *settings.Get<std::string>("model")}));
+    for (const auto& [name, value] : ImpliedBy(weights, *named.info->family)) {
+      if (Lists(named.info->family->of_shapes, name) && !settings.IsGiven(name))  // "auto" goes by the image size
+        settings.Replace(name, value, Origin::kCheckpoint, path);
+    }
     // Either batch decides the other; the run's global one was for its ranks.
     if (!settings.IsGiven("global_batch_size")) settings.Forget("global_batch_size");
   } else {
@@ -66,12 +78,12 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   // What is about training has no say here.
   settings.Replace("accumulation", 1, Origin::kDefault);
   for (const char* mix : {"mixup", "cutmix"}) settings.Replace(mix, 0.0, Origin::kDefault);  // which want even batches
-  for (const char* act : {"pretrained", "resume", "reset_head"}) settings.Forget(act);
   if (!settings.IsGiven("max_bad_samples")) settings.Forget("max_bad_samples");
   SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(weights, settings));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, nullptr, world));
   setup.config.offload = "none";  // nothing is updated, so that nothing need run on the host
-  if (weights.checkpoint() != nullptr) SY_RETURN_IF_ERROR(CheckOfRun(*weights.checkpoint(), setup.model.architecture));
+  if (weights.checkpoint() != nullptr)
+    SY_RETURN_IF_ERROR(CheckOfRun(*weights.checkpoint(), *setup.resolved.info->family, setup.model.architecture));
   SY_RETURN_IF_ERROR(CheckEnoughWeights(weights, setup.resolved));
   if (transform) setup.model.evaluation = transform;
   if (classes.size() > static_cast<size_t>(MostClasses(setup.resolved))) {

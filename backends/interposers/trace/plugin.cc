@@ -11,10 +11,10 @@ sy_status WrapPlugin(sy_instance* instance, const sy_plugin* inner, const char* 
     std::string path = argument;
     const bool wait = path == "wait" || path.starts_with("wait:");
     if (wait) path.erase(0, std::strlen("wait:"));
-    if (!path.empty()) {
-      if (const std::string why = Recorder::Refusal(path); !why.empty())
-        return SY_FAIL(error, SY_INVALID, "trace: cannot write %s: %s", path.c_str(), why.c_str());
-    }
+    const char* const setting = instance->Setting("TRACE");
+    const std::string file = !path.empty() ? path : setting != nullptr ? setting : "";
+    if (const std::string why = file.empty() ? "" : Recorder::Refusal(file); !why.empty())
+      return SY_FAIL(error, SY_INVALID, "trace: cannot write %s: %s", file.c_str(), why.c_str());
     Recorder::Get().Serve(*instance, path);
     return Wrapped::Wrap(std::make_unique<Trace>(*instance, *inner, wait), *inner, outer, error);
   });

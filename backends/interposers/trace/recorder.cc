@@ -44,12 +44,12 @@ int OpenFile(const std::string& path, int flags) {
 }  // namespace
 
 std::string Recorder::Refusal(const std::string& path) {
-  const int descriptor = OpenFile(path, 0);
-  if (descriptor < 0) return std::strerror(errno);
   struct stat about = {};
-  const bool regular = fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
-  close(descriptor);
-  return regular ? "" : "expected a file on a disk";
+  const bool there = lstat(path.c_str(), &about) == 0;
+  if (there && !S_ISREG(about.st_mode)) return "expected a file on a disk";
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  return access(there ? path.c_str() : folder.c_str(), W_OK) == 0 ? "" : std::strerror(errno);
 }
 
 Recorder& Recorder::Get() {

@@ -32,7 +32,7 @@ class Recorder {
   static Recorder& Get();
   static uint64_t Now();  // ns
 
-  // Why no file can be written to `path`; "" where one can. What is missing of it is made.
+  // Why no file can be written to `path`; "" where one can.
   static std::string Refusal(const std::string& path);
 
   // The file: `path`, else the setting SWITCHYARD_TRACE of `instance`, else trace.json. Rank r > 0 writes trace.r.json
