@@ -135,7 +135,10 @@ TEST(TimetableTest, EpochsThatAreLeftAreOfTheDataAtHand) {
             "640; go on from a checkpoint at the end of an epoch, or give the 1280 images that it was trained on with "
             "--data");
   // With another batch the rest of an epoch may be less than an update: the epoch is over, then.
-  EXPECT_TRUE(Timetable::Of(Config("cosine", "0", 400), kSamples, 1, within).ok());
+  within.batch = 2;  // of 480
+  const auto other = Timetable::Of(Config("cosine", "0", 480), kSamples, 1, within);
+  ASSERT_TRUE(other.ok()) << Message(other.status());
+  EXPECT_EQ(other->updates, 15 + 39 * 2);
 }
 
 // Whoever is taken up twice has the rates of whoever is taken up once, wherever that was.
