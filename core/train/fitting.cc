@@ -266,8 +266,7 @@ Status LeaveRoomForPlans(World& world, const TrainingPlans& plans) {
   if (world.rank() == 0 && fits_nowhere == 0 && windows > 0 && !reaches && world.processes.nodes == 1)
     LogInfo(
         "collectives go through host memory: with their windows on the device (peer/1), {:.1f} MB, a rank would need "
-        "up "
-        "to {:.1f} MB, which is more than one has",
+        "up to {:.1f} MB, which is more than one has",
         static_cast<double>(windows) / 1e6, static_cast<double>(needed) / 1e6);
   world.communicator->LeavePeerMemory();
   return OkStatus();

@@ -175,7 +175,7 @@ const std::vector<Alias>& TrainAliases() {
       fused("enable_fused_normalization"),
       fused("enable_flash_attention"),
       fused("enable_jit_fused"),
-      always("enable_tensor_parallelism", "Colossal-AI", {"true"}, "--tp alone divides layers",
+      always("enable_tensor_parallelism", "Colossal-AI", yes_or_no, "--tp alone divides layers",
              "--tp=1, which is the default"),
       always("parallel_output", "Colossal-AI", yes_or_no, "losses read logits in whichever form the plan has them",
              "leave it out"),

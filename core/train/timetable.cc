@@ -21,8 +21,7 @@ StatusOr<Course> Changed(const TrainConfig& config, int64_t samples, const RunPo
   if (samples != before.samples && of_epoch > 0 && of_epoch / per_update >= samples / per_update) {
     return InvalidArgument(
         "no update of {} images is left in epoch {}: the run stands {} images into it, and the training data are {}; "
-        "go "
-        "on from a checkpoint at the end of an epoch, or give the {} images that it was trained on with --data",
+        "go on from a checkpoint at the end of an epoch, or give the {} images that it was trained on with --data",
         per_update, at.epoch + 1, of_epoch, samples, before.samples);
   }
   return Course{

@@ -131,7 +131,7 @@ TEST(RunTable, TheDefaultsOfPluginsThatPeopleComeFromAreTaken) {
                                                                    {"gpu_margin_mem_ratio", "0.0"},
                                                                    {"norm_type", "2.0"},
                                                                    {"tp_size", "1"},
-                                                                   {"enable_tensor_parallelism", "True"},
+                                                                   {"enable_tensor_parallelism", "False"},
                                                                    {"extra_dp_size", "1"},
                                                                    {"enable_all_optimization", "False"},
                                                                    {"enable_fused_normalization", "False"},
