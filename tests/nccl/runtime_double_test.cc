@@ -206,6 +206,45 @@ TEST(CudaRuntimeDouble, AnExternalRecordOfACaptureIsANode) {
             "");
 }
 
+// An external wait looks at what was recorded when its graph is launched, and within the graph at what the graph itself
+// recorded before it.
+TEST(CudaRuntimeDouble, AnExternalWaitOfACaptureWaitsAtEachLaunch) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        cudaStream_t other = nullptr;
+                        cudaEvent_t event = nullptr;
+                        cudaGraph_t graph = nullptr;
+                        cudaGraphExec_t executable = nullptr;
+                        RequireOk(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "create");
+                        RequireOk(cudaEventCreate(&event), "create");
+                        Require(cudaStreamWaitEvent(self.stream, event, cudaEventWaitExternal) == cudaErrorInvalidValue,
+                                "an external wait outside of a capture");
+                        std::atomic<int> done{0}, seen{0};
+                        RequireOk(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeRelaxed), "begin");
+                        RequireOk(cudaStreamWaitEvent(self.stream, event, cudaEventWaitExternal), "wait");
+                        RequireOk(Launch(self.stream, [&] { seen = done.load(); }), "launch");
+                        RequireOk(cudaEventRecordWithFlags(event, self.stream, cudaEventRecordExternal), "record");
+                        RequireOk(cudaStreamWaitEvent(self.stream, event, cudaEventWaitExternal), "wait");
+                        RequireOk(cudaStreamEndCapture(self.stream, &graph), "end");
+                        RequireOk(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+                        for (int replay = 0; replay < 3; ++replay) {
+                          if (replay > 0) {  // what was never recorded has passed
+                            RequireOk(Launch(other,
+                                             [&, replay] {
+                                               Sleep(30);
+                                               done = replay;
+                                             }),
+                                      "launch");
+                            RequireOk(cudaEventRecord(event, other), "record");
+                          }
+                          RequireOk(cudaGraphLaunch(executable, self.stream), "launch");
+                          RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                          Require(seen == replay, "replay {} saw {}", replay, seen.load());
+                        }
+                      }),
+            "");
+}
+
 TEST(CudaRuntimeDouble, CaptureIsBrokenByWhatItForbids) {
   EXPECT_EQ(InProcess({},
                       [](Rank& self) {

@@ -102,10 +102,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags) {
   return Call([&] {
-    if (flags != cudaEventWaitDefault) return cudaErrorInvalidValue;
+    if (flags != cudaEventWaitDefault && flags != cudaEventWaitExternal) return cudaErrorInvalidValue;
     std::lock_guard lock(Book());
     CUstream_st* stream = FindStream(handle);
     if (stream == nullptr || !Known(event)) return cudaErrorInvalidResourceHandle;
+    if (flags == cudaEventWaitExternal) {  // for captures only
+      if (!stream->capture) return cudaErrorInvalidValue;
+      if (const cudaError_t error = Submit(stream, nullptr); error != cudaSuccess) return error;
+      stream->capture->nodes.back().awaits = event;
+      return cudaSuccess;
+    }
     if (event->capture) return Join(stream, *event);
     if (!event->mark) return cudaSuccess;
     if (stream->capture) return Break(*stream->capture, cudaErrorStreamCaptureIsolation);

@@ -185,21 +185,28 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
     ++GetCounts().graphs;
     if (executable->has_priorities)
       GetCounts().urgent += std::ranges::count_if(*executable->nodes, [&](const Node& node) {
-        return node.records == nullptr && node.priority < stream->priority;
+        return node.work != nullptr && node.priority < stream->priority;
       });
     // An event that the graph records is pending from here on.
-    std::map<int, std::shared_ptr<Mark>> marks;
+    std::map<int, std::shared_ptr<Mark>> recorded, awaited;
     for (int node : executable->order) {
-      const cudaEvent_t event = (*executable->nodes)[node].records;
-      if (event == nullptr) continue;
-      if (!Known(event)) return cudaErrorInvalidValue;
-      event->mark = marks[node] = std::make_shared<Mark>();
-      event->capture = nullptr;
+      const cudaEvent_t records = (*executable->nodes)[node].records, awaits = (*executable->nodes)[node].awaits;
+      for (const cudaEvent_t event : {records, awaits})
+        if (event != nullptr && !Known(event)) return cudaErrorInvalidValue;
+      if (records != nullptr) {
+        records->mark = recorded[node] = std::make_shared<Mark>();
+        records->capture = nullptr;
+      } else if (awaits != nullptr) {
+        awaited[node] = awaits->mark;  // null: never recorded
+      }
     }
-    return Submit(stream, [nodes = executable->nodes, order = executable->order, marks = std::move(marks)] {
+    return Submit(stream, [nodes = executable->nodes, order = executable->order, recorded = std::move(recorded),
+                           awaited = std::move(awaited)] {
       for (int node : order) {
-        if (const auto mark = marks.find(node); mark != marks.end()) {
+        if (const auto mark = recorded.find(node); mark != recorded.end()) {
           mark->second->Reach();
+        } else if (const auto mark = awaited.find(node); mark != awaited.end()) {
+          if (mark->second != nullptr) mark->second->Wait();
         } else {
           (*nodes)[node].work();
         }

@@ -85,7 +85,10 @@ std::set<const void*>& Loaded() {
 cudaError_t Submit(CUstream_st* stream, Work work, const void* function) {
   if (stream->capture) {
     if (stream->capture->invalid) return cudaErrorStreamCaptureInvalidated;
-    stream->capture->nodes.push_back({std::move(work), stream->tail_nodes, nullptr, function, stream->priority});
+    stream->capture->nodes.push_back({.work = std::move(work),
+                                      .dependencies = stream->tail_nodes,
+                                      .function = function,
+                                      .priority = stream->priority});
     stream->tail_nodes = {static_cast<int>(stream->capture->nodes.size()) - 1};
     return cudaSuccess;
   }

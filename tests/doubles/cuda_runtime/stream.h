@@ -38,6 +38,7 @@ struct Node {
   Work work;
   std::vector<int> dependencies;   // indices of earlier nodes
   cudaEvent_t records = nullptr;   // in place of work: every replay records it
+  cudaEvent_t awaits = nullptr;    // in place of work: every replay waits for what was recorded last before its launch
   const void* function = nullptr;  // of a kernel
   int priority = 0;                // that of the stream that recorded it
 };

@@ -271,14 +271,16 @@ void ncclComm::WaitForGraphs() const {
   while (captured_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// Work of one communicator runs in the order of its calls, on whichever streams.
+// Work of one communicator runs in the order of its calls and of the launches of graphs that hold some, on whichever
+// streams (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/cudagraph.html).
 ncclResult_t ncclComm::Launch(Bundle bundle) {
   const OnDevice on(device);
   const cudaStream_t stream = bundle.front().stream;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   cudaError_t code = cudaStreamIsCapturing(stream, &capturing);
-  const bool ordered = code == cudaSuccess && capturing == cudaStreamCaptureStatusNone;
-  if (ordered && last_stream_ != nullptr && last_stream_ != stream) code = cudaStreamWaitEvent(stream, order_, 0);
+  const bool captured = capturing != cudaStreamCaptureStatusNone;
+  if (code == cudaSuccess)
+    code = cudaStreamWaitEvent(stream, order_, captured ? cudaEventWaitExternal : cudaEventWaitDefault);
   // It ends with its run on the stream, or with the graph that holds it.
   struct Job {
     Job(std::shared_ptr<ncclComm> given, Bundle operations, std::atomic<int>& counter)
@@ -298,13 +300,11 @@ ncclResult_t ncclComm::Launch(Bundle bundle) {
           const Job& job = *static_cast<Job*>(data);
           job.comm->Run(job.bundle);
         },
-        new Job(shared_from_this(), std::move(bundle), ordered ? unfinished_ : captured_),
+        new Job(shared_from_this(), std::move(bundle), captured ? captured_ : unfinished_),
         [](void* data) { delete static_cast<Job*>(data); });
   }
-  if (code == cudaSuccess && ordered) {
-    code = cudaEventRecord(order_, stream);
-    last_stream_ = stream;
-  }
+  if (code == cudaSuccess)
+    code = cudaEventRecordWithFlags(order_, stream, captured ? cudaEventRecordExternal : cudaEventRecordDefault);
   if (code == cudaSuccess) return ncclSuccess;
   return Fail(ncclUnhandledCudaError, std::string("Cuda failure '") + cudaGetErrorString(code) + "'");
 }

@@ -105,8 +105,7 @@ struct ncclComm : std::enable_shared_from_this<ncclComm> {
   std::vector<nccl_double::Bundle> waiting_;  // until `looks_` more looks
   int looks_ = 0;
   std::mutex running_;  // one bundle at a time
-  cudaEvent_t order_ = nullptr;
-  cudaStream_t last_stream_ = nullptr;
+  cudaEvent_t order_ = nullptr;                   // behind its last work
   std::atomic<int> unfinished_{0}, captured_{0};  // bundles on streams, and in graphs
 
  public:
