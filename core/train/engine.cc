@@ -96,6 +96,25 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
                                "output/loss_scale_at_floor"};
   for (size_t i = 0; i < std::size(names); ++i) scalars_[i] = layout().Find(names[i]);
   in_update_.resize(batch_size_);
+  for (const auto& [name, entry] : layout().entries()) {
+    const Layout::Entry* const copy = layout().Find(AtBeginOfUpdate(name));
+    if (copy == nullptr) continue;
+    kept_.push_back({memory_->copy_place(entry.arena, entry.offset, 0), memory_->place(copy->arena, copy->offset, 0),
+                     entry.bytes, entry.offset + entry.bytes, entry.arena == kStateArena});
+  }
+  return OkStatus();
+}
+
+Status Engine::BeginUpdate() {
+  for (const Kept& kept : kept_) SY_RETURN_IF_ERROR(world_.device->Copy(stream_, kept.copy, kept.state, kept.bytes));
+  return OkStatus();
+}
+
+Status Engine::TakeBack() {
+  for (const Kept& kept : kept_) {
+    if (kept.on_device) memory_->state_reading().Await(kept.end);
+    SY_RETURN_IF_ERROR(world_.device->Copy(stream_, kept.state, kept.copy, kept.bytes));
+  }
   return OkStatus();
 }
 

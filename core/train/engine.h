@@ -40,6 +40,10 @@ class Engine {
   // last, and they lie in one slot.
   Status RunMicroStep(int micro_step);
   bool RunsAfter(int micro_step) const { return ActionAfter(micro_step) != nullptr; }
+  // BeginUpdate, before an update's first micro-step, keeps the state that those before its last one change, which is
+  // the model's own (running averages of batch norms). TakeBack brings it back, so that the update can begin anew.
+  Status BeginUpdate();
+  Status TakeBack();
   int runs() const;  // of plans, for an update
   // Micro-steps from now on go step by step into `profile`; null: no more.
   void Record(Profile* profile);
@@ -86,6 +90,11 @@ class Engine {
     std::vector<const Layout::Entry*> tensors;
     const Layout::Entry *sample_ids = nullptr, *step = nullptr;
   };
+  struct Kept {
+    sy_place state, copy;
+    uint64_t bytes, end;  // end: of the state within its arena
+    bool on_device;
+  };
   const Action* ActionAfter(int micro_step) const;
   Status MakeReady(Slot& slot);  // to take a batch
   Status Finish(Slot& slot);
@@ -104,6 +113,7 @@ class Engine {
   int slot_ = 0;
   int64_t data_step_ = 0;      // of the last batch
   std::vector<Place> places_;  // by micro-batch, of those that lie in a slot together
+  std::vector<Kept> kept_;     // what BeginUpdate keeps
   const Layout::Entry* scalars_[5] = {};
   std::vector<int32_t> in_update_;  // sample_ids counted over the micro-steps of an update
 };

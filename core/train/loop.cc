@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/train/clock.h"
-#include "core/train/stopping.h"
 
 namespace switchyard {
 namespace {
@@ -27,11 +26,15 @@ StatusOr<TrainingResult> TrainingLoop::Run() {
     std::vector<double> losses;
     const int64_t done = parts_.position.data_step;
     recording_.BeginUpdate(done + 1, parts_.timetable.updates - done);
-    SY_RETURN_IF_ERROR(Update(logged, &losses));
+    SY_ASSIGN_OR_RETURN(const bool made, Update(logged, &stopping, &losses));
+    if (!made) {
+      SY_RETURN_IF_ERROR(StopWithinUpdate());
+      break;
+    }
     SY_RETURN_IF_ERROR(recording_.EndUpdate(parts_.keeping.run_folder()));
     const int64_t left_out = parts_.gradients.skipped().count;
     if (logged || !parts_.engine.async()) SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/false));
-    SY_ASSIGN_OR_RETURN(const bool stop, stopping.After(parts_.position.data_step));
+    SY_ASSIGN_OR_RETURN(const bool stop, stopping.After(parts_.position.data_step * parts_.config.accumulation));
     const double seconds = clock.Seconds();
     interval_.seconds += seconds;
     if (world.communicator) interval_.comm_wait_ms += world.communicator->TakeWaitMilliseconds();
@@ -83,9 +86,11 @@ bool TrainingLoop::Logged() const {
   return next == 1 || next % parts_.config.log_every == 0 || next == parts_.timetable.updates;
 }
 
-Status TrainingLoop::Update(bool logged, std::vector<double>* losses) {
+StatusOr<bool> TrainingLoop::Update(bool logged, Stopping* stopping, std::vector<double>* losses) {
   RunPosition& at = parts_.position;
   const int accumulation = parts_.config.accumulation;
+  const int64_t epoch = at.epoch, batch = at.batch;
+  SY_RETURN_IF_ERROR(parts_.engine.BeginUpdate());
   for (int a = 0; a < accumulation;) {
     Batch next;
     SY_ASSIGN_OR_RETURN(const bool more, parts_.loader.Next(&next));
@@ -105,12 +110,26 @@ Status TrainingLoop::Update(bool logged, std::vector<double>* losses) {
     }
     at.epoch = next.epoch;
     at.batch = next.index + 1;
-    ++a;
+    if (++a == accumulation) break;
+    SY_ASSIGN_OR_RETURN(const bool stop, stopping->After(at.data_step * accumulation + a));
+    if (!stop) continue;
+    at.epoch = epoch;
+    at.batch = batch;
+    SY_RETURN_IF_ERROR(parts_.engine.TakeBack());
+    return false;
   }
   ++at.data_step;
   parts_.gradients.Begun(at.data_step, at.epoch + 1);
   ++interval_.updates;
   ++trained_;
+  return true;
+}
+
+// A resumed run makes the micro-steps of that update anew, with the same numbers.
+Status TrainingLoop::StopWithinUpdate() {
+  SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/false));
+  if (!saved_ || saved_at_ != parts_.position.data_step) SY_RETURN_IF_ERROR(Save(/*best=*/false));
+  Interrupt();
   return OkStatus();
 }
 
@@ -213,6 +232,7 @@ StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
 
 Status TrainingLoop::Save(bool best) {
   saved_at_ = parts_.position.data_step;
+  saved_ = true;
   parts_.position.bad_samples = parts_.loader.bad_samples();
   parts_.position.skipped = parts_.gradients.skipped();
   const bool evaluated = evaluated_at_ == parts_.position.data_step;  // else the metrics are of older weights

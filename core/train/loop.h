@@ -12,6 +12,7 @@
 #include "core/train/gradient_watch.h"
 #include "core/train/keeping.h"
 #include "core/train/recording.h"
+#include "core/train/stopping.h"
 #include "core/train/timetable.h"
 #include "core/train/watching.h"
 
@@ -48,8 +49,10 @@ class TrainingLoop {
   Status Start();
   Status CatchUp();     // on the evaluation that was due where the run was stopped
   bool Logged() const;  // is the update that comes next?
-  // One update from the loader; losses: one per micro-step, only if `logged`: that waits.
-  Status Update(bool logged, std::vector<double>* losses);
+  // One update from the loader; losses: one per micro-step, only if `logged`: that waits. False: the run is to end, and
+  // stands where the update began.
+  StatusOr<bool> Update(bool logged, Stopping* stopping, std::vector<double>* losses);
+  Status StopWithinUpdate();
   Status Log(const std::vector<double>& losses, bool left_out);
   Status AfterUpdate(bool stop);
   // Is it the best so far? Cancelled: the run is to end, and the evaluation is still to be done.
@@ -68,6 +71,7 @@ class TrainingLoop {
   Interval interval_;
   TrainingResult result_;
   int64_t end_epoch_ = 0, saved_at_ = 0, evaluated_at_ = -1;
+  bool saved_ = false;          // here
   int64_t trained_ = 0;         // updates, here
   int64_t skipped_before_ = 0;  // where the run was taken up
   uint64_t most_memory_ = 0;    // that a rank has of its device, bytes

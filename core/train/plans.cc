@@ -4,6 +4,7 @@
 
 #include "core/base/parallel.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/structure.h"
 #include "core/parallel/hierarchical_all_reduce.h"
 #include "core/parallel/recompute.h"
 #include "core/train/mixed_precision.h"
@@ -171,7 +172,23 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   } catch (const BuildError& error) {
     return InvalidArgument("the model {} cannot be planned: {}", config.model, error.what());
   }
+  KeepStateOfUpdates();
   return OkStatus();
+}
+
+std::string AtBeginOfUpdate(const std::string& name) { return "at_begin_of_update/" + name; }
+
+void TrainingPlans::KeepStateOfUpdates() {
+  for (const NamedGraph& plan : program.plans) {
+    if (!plan.trains || plan.buckets.reduces) continue;
+    for (const Node& node : plan.graph.nodes()) {
+      if (!IsAssign(node)) continue;
+      const Node& state = plan.graph.node(node.inputs[0].node);
+      if (state.input->role == Role::kGradient) continue;
+      const TensorType& type = state.outputs[0];
+      layout->Place(AtBeginOfUpdate(state.name), kPersistentArena, type, static_cast<uint64_t>(type.bytes()));
+    }
+  }
 }
 
 StatusOr<Replica> TrainingPlans::OfReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,

@@ -36,6 +36,9 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
 struct TrainingPlans;
 using Replica = std::vector<std::shared_ptr<const TrainingPlans>>;
 
+// Where the layout has what a state was when an update began, of those that micro-steps before its last one change.
+std::string AtBeginOfUpdate(const std::string& name);
+
 // A program's plans over one state, on one device.
 struct TrainingPlans {
   std::unique_ptr<KernelCache> kernels, reference_kernels, host_kernels;
@@ -68,6 +71,9 @@ struct TrainingPlans {
   uint64_t WindowBytes() const;       // of the device, for collectives (peer/1), where that fits beside PlannedBytes
   double UpdateFlops() const;         // of all plans that an update of this rank runs
   PlanReport Report() const;          // of Main(), with the memory of all plans and of a checkpoint's copy
+
+ private:
+  void KeepStateOfUpdates();  // gives it places
 };
 
 }  // namespace switchyard

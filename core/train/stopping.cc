@@ -9,7 +9,7 @@ namespace switchyard {
 namespace {
 
 constexpr double kAgreeEverySeconds = 0.5;
-constexpr double kMostUpdatesBetween = 10000;  // between two agreements
+constexpr double kMostStepsBetween = 10000;  // two agreements
 
 std::atomic<int> training = 0;    // Stoppings that live
 std::atomic<bool> asked = false;  // a signal came since the first of them was made
@@ -130,11 +130,11 @@ StatusOr<bool> Stopping::After(int64_t step) {
   if (step < next_) return false;
   const double seconds = std::chrono::duration<double>(Clock::now() - agreed_).count();
   const auto passed = static_cast<double>(std::max<int64_t>(1, step - agreed_at_));
-  // What few updates took says little of many, among which checkpoints are written: no farther than twice as many.
-  const double most = std::min(2 * passed, kMostUpdatesBetween);
-  const double updates = next_ == 0 ? 1 : std::clamp(kAgreeEverySeconds * passed / seconds, 1.0, most);
-  // Each rank's wish to stop, and how many updates it would let pass until they talk again: the fewest of all.
-  int32_t votes[2] = {asked, -static_cast<int32_t>(updates)};
+  // What few steps took says little of many, among which checkpoints are written: no farther than twice as many.
+  const double most = std::min(2 * passed, kMostStepsBetween);
+  const double steps = next_ == 0 ? 1 : std::clamp(kAgreeEverySeconds * passed / seconds, 1.0, most);
+  // Each rank's wish to stop, and how many steps it would let pass until they talk again: the fewest of all.
+  int32_t votes[2] = {asked, -static_cast<int32_t>(steps)};
   SY_RETURN_IF_ERROR(communicator_->AllReduce("stop", votes, votes, 2, SY_I32, SY_MAX));
   next_ = step - votes[1];
   agreed_at_ = step;

@@ -1,6 +1,6 @@
-// Ending a run early: SIGTERM and SIGUSR1 (what schedulers send before they take a machine away) end it after an update
-// on which all ranks agree. A second SIGTERM, more than 3 seconds after the first, ends the process at once, whatever
-// it waits for.
+// Ending a run early: SIGTERM and SIGUSR1 (what schedulers send before they take a machine away) end it after a
+// micro-step on which all ranks agree, as if the update that it belongs to had not begun. A second SIGTERM, more than 3
+// seconds after the first, ends the process at once, whatever it waits for.
 //
 // There is no signal handler: it would run on the stack of whichever thread the signal finds, and a kernel may have
 // turned its stack pointer to a workspace (oneDNN's matrix products do), whose end the handler's frame would write
@@ -39,7 +39,7 @@ class StopSignals {
 using StopAsked = std::function<StatusOr<bool>()>;
 
 // Asks whether the run is to end. Agreeing makes the ranks wait for each other, so they do it about twice a second, not
-// after every update. While a StopSignals lives. Of one run at a time: several ranks of it may be threads of this
+// after every step. While a StopSignals lives. Of one run at a time: several ranks of it may be threads of this
 // process, an object each, and a signal to the process asks all of them.
 class Stopping {
  public:
@@ -48,8 +48,8 @@ class Stopping {
   Stopping(const Stopping&) = delete;
   Stopping& operator=(const Stopping&) = delete;
 
-  // Is the run to end here? The same answer on all ranks; called by all after each update, or each batch of an
-  // evaluation, which has an object of its own, with equal `step`.
+  // Is the run to end here? The same answer on all ranks; called by all after each micro-step, or each batch of an
+  // evaluation, which has an object of its own, with equal `step`, which grows.
   StatusOr<bool> After(int64_t step);
 
  private:
