@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/train/architecture.h"
 #include "fmt/ranges.h"
 #include "models/foreign_json.h"
 
@@ -28,11 +29,6 @@ Status CheckRanges(const ForeignModel& model) {
     }
   }
   return OkStatus();
-}
-
-// Numbers are compared as the floats that they are in a network.
-bool Same(const nlohmann::json& a, const nlohmann::json& b) {
-  return a.is_number() && b.is_number() ? a.get<float>() == b.get<float>() : a == b;
 }
 
 bool Lists(const std::vector<std::string>& names, const std::string& name) {
@@ -120,7 +116,7 @@ SettingValues ImpliedByWeights(const ModelFamily& family, const FindShape& shape
 std::string Disagreements(const ResolvedModel& chosen, const ForeignModel& found) {
   std::string text;
   const auto compare = [&](const std::string& setting, const nlohmann::json& ours, const nlohmann::json& theirs) {
-    if (Same(ours, theirs) || Lists(found.family->resampled, setting)) return;
+    if (SameValue(ours, theirs) || Lists(found.family->resampled, setting)) return;
     if (Lists(found.family->of_shapes, setting) && SameShapes(chosen, setting, theirs)) return;
     text +=
         fmt::format("{}--{}={} where the file has {}", text.empty() ? "" : ", ", setting, ours.dump(), theirs.dump());

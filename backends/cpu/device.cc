@@ -66,12 +66,6 @@ uint64_t MemoryBytes(const sy_instance& instance) {
   return static_cast<uint64_t>(instance.NumberSetting("CPU_MEMORY", static_cast<int64_t>(bytes)));
 }
 
-int CoreCount() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-}
-
 std::string ProcessorName() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
@@ -155,7 +149,7 @@ sy_status Open(sy_instance* instance, int32_t index, const sy_open_options* opti
   opened->memory_limit = MemoryBytes(*instance);
   int threads = 0;
   if (options && SY_HAS(sy_open_options, options, threads)) threads = options->threads;
-  opened->threads = std::clamp(threads > 0 ? threads : CoreCount(), 1, 1024);
+  opened->threads = std::clamp(threads > 0 ? threads : CoresAllowed(), 1, 1024);
   if (options && SY_HAS(sy_open_options, options, cores) && options->cores && threads > 0)
     opened->cores.assign(options->cores, options->cores + opened->threads);
   if (const sy_status status = opened->EnterToLaunch(error); status != SY_OK) {

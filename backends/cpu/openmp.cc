@@ -15,13 +15,14 @@
 #include "backends/cpu/team.h"
 
 namespace switchyard {
-namespace {
 
 int CoresAllowed() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
 }
+
+namespace {
 
 thread_local int most_threads = 0;  // 0: as many as there are cores
 

@@ -21,6 +21,8 @@ void omp_set_dynamic(int dynamic) noexcept;
 
 namespace switchyard {
 
+int CoresAllowed();  // how many this thread may run on, at least 1
+
 // body() on each thread of a team of `threads`, fewer where the system gives no more.
 template <typename Body>
 void ParallelRegion(int threads, const Body& body) {

@@ -14,12 +14,6 @@ constexpr int64_t kMostPeriod = 64;  // elements of a row that registers repeat
 constexpr int64_t kRegister = kPiece + kMostPeriod;
 constexpr int64_t kRepeats = -1;  // as a stride: the input has one row, which it repeats
 
-int OperandCount(int32_t op) {
-  if (op == SY_PW_CONSTANT) return 0;
-  if (op <= SY_PW_POW || (op >= SY_PW_LESS && op <= SY_PW_EQUAL)) return 2;
-  return op == SY_PW_SELECT ? 3 : 1;
-}
-
 struct Axis {
   int64_t extent;
   std::vector<int64_t> strides;  // one per input, elements; 0 = broadcast, or kRepeats
@@ -117,7 +111,7 @@ class Pointwise : public Kernel {
     for (size_t j = 0; j < program_.instruction_count; ++j) {
       const sy_instruction& i = program_.instructions[j];
       const int32_t read[] = {i.a, i.b, i.c};
-      for (int k = 0; k < OperandCount(i.op); ++k) last_use[read[k]] = n + j;
+      for (int k = 0; k < sy_pointwise_operands(i.op); ++k) last_use[read[k]] = n + j;
     }
     for (size_t o = 0; o < outputs.size(); ++o) last_use[program_.outputs[o]] = operands;
     for (size_t j = program_.instruction_count; j-- > 0;) {
@@ -126,7 +120,7 @@ class Pointwise : public Kernel {
         if (static_cast<size_t>(program_.outputs[o]) == n + j && outputs[o].dtype == SY_F32 && !accumulate[o])
           direct_output_[n + j] = static_cast<int32_t>(o);
       const int32_t read[] = {i.a, i.b, i.c};
-      for (int k = 0; k < OperandCount(i.op); ++k)
+      for (int k = 0; k < sy_pointwise_operands(i.op); ++k)
         reads_later = reads_later || (static_cast<size_t>(read[k]) < n && Direct(read[k]));
     }
     registers_.assign(operands, -1);
@@ -145,7 +139,7 @@ class Pointwise : public Kernel {
       const sy_instruction& i = program_.instructions[j];
       if (i.op == SY_PW_CONSTANT) continue;
       const int32_t read[] = {i.a, i.b, i.c};
-      for (int k = 0; k < OperandCount(i.op); ++k) {
+      for (int k = 0; k < sy_pointwise_operands(i.op); ++k) {
         const auto operand = static_cast<size_t>(read[k]);
         const bool result = operand >= n && program_.instructions[operand - n].op != SY_PW_CONSTANT;
         if (result && last_use[operand] == n + j && registers_[operand] >= 0 &&
@@ -221,7 +215,7 @@ class Pointwise : public Kernel {
         const sy_instruction& i = k_.program_.instructions[j];
         const int32_t output = k_.direct_output_[n + j];
         operands_[n + j] = output >= 0 ? a_.Output<float>(output) + element : Register(n + j);
-        const int read = OperandCount(i.op);
+        const int read = sy_pointwise_operands(i.op);
         if (read > 0)
           Vector().instruction(i, operands_[n + j], operands_[i.a], read > 1 ? operands_[i.b] : nullptr,
                                read > 2 ? operands_[i.c] : nullptr, count);
@@ -302,7 +296,7 @@ KernelPointer PreparePointwise(const Request& r) {
     const sy_instruction& i = program.instructions[j];
     if (i.op < 0 || i.op >= SY_PW_OP_COUNT) return SY_REFUSE(r, "pointwise: instruction %u has op %d", j, i.op);
     const int32_t read[] = {i.a, i.b, i.c};
-    for (int k = 0; k < OperandCount(i.op); ++k)
+    for (int k = 0; k < sy_pointwise_operands(i.op); ++k)
       if (read[k] < 0 || read[k] >= inputs + static_cast<int32_t>(j))
         return SY_REFUSE(r, "pointwise: instruction %u reads operand %d, which is not computed yet", j, read[k]);
   }

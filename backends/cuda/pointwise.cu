@@ -301,12 +301,6 @@ __global__ void __launch_bounds__(kMostThreads, N == 1 ? 16 : 8)
   }
 }
 
-int OperandCount(int32_t op) {
-  if (op == SY_PW_CONSTANT) return 0;
-  if (op <= SY_PW_POW || (op >= SY_PW_LESS && op <= SY_PW_EQUAL)) return 2;
-  return op == SY_PW_SELECT ? 3 : 1;
-}
-
 // Steps, and which slot holds what until when.
 struct Compiler {
   const sy_pointwise_attributes& source;
@@ -319,9 +313,9 @@ struct Compiler {
     for (uint32_t j = 0; j < source.instruction_count; ++j) {
       const sy_instruction& i = source.instructions[j];
       const int32_t read[] = {i.a, i.b, i.c};
-      for (int k = 0; k < OperandCount(i.op); ++k) Want(read[k]);
+      for (int k = 0; k < sy_pointwise_operands(i.op); ++k) Want(read[k]);
       Emit({static_cast<uint8_t>(i.op), 0, 0, 0, kNoSlot, i.value}, inputs + static_cast<int>(j));
-      for (int k = 0; k < OperandCount(i.op); ++k) reads_.back()[k] = read[k];
+      for (int k = 0; k < sy_pointwise_operands(i.op); ++k) reads_.back()[k] = read[k];
     }
     for (uint32_t o = 0; o < source.output_count; ++o) Want(source.outputs[o]);
     for (uint32_t o = 0; o < source.output_count; ++o) {
@@ -370,7 +364,7 @@ struct Compiler {
         if (operand >= 0) *fields[k] = Before(s) == operand ? kNoSlot : slot[static_cast<size_t>(operand)];
       }
       if (step.op < kLoad) {  // unused operand fields read the last result, which costs nothing
-        for (int k = OperandCount(step.op); k < 3; ++k) *fields[k] = kNoSlot;
+        for (int k = sy_pointwise_operands(step.op); k < 3; ++k) *fields[k] = kNoSlot;
       }
       for (size_t operand = 0; operand < slot.size(); ++operand) {
         if (slot[operand] == kNoSlot || last_use[operand] != s) continue;
@@ -505,7 +499,7 @@ KernelPointer PreparePointwise(const Request& r) {
     const sy_instruction& i = program.instructions[j];
     if (i.op < 0 || i.op >= SY_PW_OP_COUNT) return SY_REFUSE(r, "pointwise: instruction %u has op %d", j, i.op);
     const int32_t read[] = {i.a, i.b, i.c};
-    for (int k = 0; k < OperandCount(i.op); ++k) {
+    for (int k = 0; k < sy_pointwise_operands(i.op); ++k) {
       if (read[k] < 0 || read[k] >= inputs + static_cast<int32_t>(j))
         return SY_REFUSE(r, "pointwise: instruction %u reads operand %d, which is not computed yet", j, read[k]);
     }

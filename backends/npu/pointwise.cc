@@ -4,12 +4,6 @@
 namespace switchyard {
 namespace {
 
-int OperandCount(int32_t op) {
-  if (op == SY_PW_CONSTANT) return 0;
-  if (op == SY_PW_SELECT) return 3;
-  return (op >= SY_PW_ADD && op <= SY_PW_POW) || (op >= SY_PW_LESS && op <= SY_PW_EQUAL) ? 2 : 1;
-}
-
 // The result of one instruction, in `into` where it fits.
 Operand Evaluate(Sequence& s, const sy_instruction& step, const std::vector<Operand>& known, const Operand* into) {
   const auto operand = [&](int32_t index) { return known[static_cast<size_t>(index)]; };
@@ -119,7 +113,7 @@ sy_status BuildPointwise(Sequence& s, Request& r) {
     const sy_instruction& step = a.instructions[j];
     if (step.op < 0 || step.op >= SY_PW_OP_COUNT) return complain(Text("unknown instruction ", step.op));
     const int32_t operands[] = {step.a, step.b, step.c};
-    for (int k = 0; k < OperandCount(step.op); ++k) {
+    for (int k = 0; k < sy_pointwise_operands(step.op); ++k) {
       if (operands[k] < 0 || operands[k] >= inputs + static_cast<int32_t>(j))
         return complain(Text("instruction ", j, " reads operand ", operands[k], ", which is not known yet"));
     }

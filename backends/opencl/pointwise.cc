@@ -9,12 +9,6 @@
 namespace switchyard {
 namespace {
 
-int OperandCount(int32_t op) {
-  if (op == SY_PW_CONSTANT) return 0;
-  if (op == SY_PW_SELECT) return 3;
-  return (op >= SY_PW_ADD && op <= SY_PW_POW) || (op >= SY_PW_LESS && op <= SY_PW_EQUAL) ? 2 : 1;
-}
-
 struct Axis {
   int64_t extent;
   std::vector<int64_t> strides;  // one per input, elements; 0: broadcast
@@ -252,7 +246,7 @@ sy_status CheckProgram(const Request& r, const sy_pointwise_attributes& p) {
     if (step.op < 0 || step.op >= SY_PW_OP_COUNT)
       return SY_REFUSE_OP(r, "instruction %u has the unknown op %d", j, step.op);
     const int32_t operands[] = {step.a, step.b, step.c};
-    for (int k = 0; k < OperandCount(step.op); ++k) {
+    for (int k = 0; k < sy_pointwise_operands(step.op); ++k) {
       if (operands[k] < 0 || operands[k] >= inputs + j) {
         return SY_REFUSE_OP(r, "instruction %u reads the unknown operand %d", j, operands[k]);
       }

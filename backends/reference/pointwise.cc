@@ -8,12 +8,6 @@
 namespace switchyard {
 namespace {
 
-int OperandCount(int32_t op) {
-  if (op == SY_PW_CONSTANT) return 0;
-  if (op == SY_PW_SELECT) return 3;
-  return (op >= SY_PW_ADD && op <= SY_PW_POW) || (op >= SY_PW_LESS && op <= SY_PW_EQUAL) ? 2 : 1;
-}
-
 // NaN if either is, as PyTorch's maximum and minimum.
 double Largest(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 double Smallest(double a, double b) { return std::isnan(a) || a < b ? a : b; }
@@ -102,7 +96,7 @@ void CheckPointwise(Check& check) {
                      Text("instruction ", j, " has the unknown op ", step.op)))
       return;
     const int32_t operands[] = {step.a, step.b, step.c};
-    for (int k = 0; k < OperandCount(step.op); ++k) {
+    for (int k = 0; k < sy_pointwise_operands(step.op); ++k) {
       check.Need(operands[k] >= 0 && operands[k] < known,
                  Text("instruction ", j, " reads operand ", operands[k], " of ", known));
     }
@@ -176,7 +170,7 @@ void RunPointwise(Call& call) {
     }
     for (uint32_t j = 0; j < attr.instruction_count; ++j) {
       const sy_instruction& step = attr.instructions[j];
-      const int used = OperandCount(step.op);
+      const int used = sy_pointwise_operands(step.op);
       const auto read = [&](int k, int32_t index) { return k < used ? operand[static_cast<size_t>(index)] : none; };
       EvaluateAll(step, read(0, step.a), read(1, step.b), read(2, step.c), count, call.double_precision(),
                   &values[(inputs + j) * kBlock]);

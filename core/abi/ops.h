@@ -86,6 +86,12 @@ enum {
   SY_PW_IS_FINITE,                                                         /* 1 or 0 */
   SY_PW_OP_COUNT
 };
+/* How many operands an instruction reads: none, a, a and b, or all three. */
+static inline int32_t sy_pointwise_operands(int32_t op) {
+  if (op == SY_PW_CONSTANT) return 0;
+  if (op == SY_PW_SELECT) return 3;
+  return (op >= SY_PW_ADD && op <= SY_PW_POW) || (op >= SY_PW_LESS && op <= SY_PW_EQUAL) ? 2 : 1;
+}
 typedef struct sy_instruction {
   int32_t op, a, b, c;
   float value;

@@ -13,14 +13,11 @@ namespace switchyard {
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 void SetLogRank(int rank, int world);
-void SetLogLevel(
-    LogLevel level);  // lines below it are dropped; default kInfo, or SWITCHYARD_LOG=debug|info|warning|error
+// Lines below it are dropped; kInfo, or as SWITCHYARD_LOG=debug|info|warning|error says. What is of kDebug, plugins
+// say.
+void SetLogLevel(LogLevel level);
 void LogLine(LogLevel level, const std::string& line);
 
-template <typename... Args>
-void LogDebug(fmt::format_string<Args...> f, Args&&... args) {
-  LogLine(LogLevel::kDebug, fmt::format(f, std::forward<Args>(args)...));
-}
 template <typename... Args>
 void LogInfo(fmt::format_string<Args...> f, Args&&... args) {
   LogLine(LogLevel::kInfo, fmt::format(f, std::forward<Args>(args)...));

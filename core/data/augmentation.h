@@ -20,4 +20,7 @@ bool Mirrors(Augmentation augmentation);
 std::string AugmentationName(Augmentation augmentation);
 StatusOr<Augmentation> ParseAugmentation(const std::string& name);
 
+// InvalidArgument, with the option's name, outside of [low, high].
+Status CheckRange(const char* option, float value, float low, float high);
+
 }  // namespace switchyard

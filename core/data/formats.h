@@ -35,6 +35,10 @@ StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const std::string& path, Split sp
 // Whether the last part of the path ends as JPEG and PNG files do; hidden files are no images.
 bool IsImageName(const std::string& path);
 
+// The names that a split's folder may have, the first that is there counts: train, or val, validation or valid, or
+// test.
+std::vector<std::string> SplitFolders(Split split);
+
 // [root/]split/class/**.{jpg,jpeg,png} in a folder or tar; split is train, or val, validation or valid, or test. The
 // classes are those of train, or the split's own where there is no train folder.
 StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, const std::string& path, Split split);

@@ -10,12 +10,6 @@
 namespace switchyard {
 namespace {
 
-std::vector<std::string> SplitFolders(Split split) {
-  if (split == Split::kTrain) return {"train"};
-  if (split == Split::kValidation) return {"val", "validation", "valid", "test"};
-  return {"test", "val", "validation", "valid"};
-}
-
 bool IsSplitFolder(const std::string& name) {
   return name == "train" || name == "val" || name == "validation" || name == "valid" || name == "test";
 }
@@ -110,6 +104,12 @@ StatusOr<std::vector<std::string>> ShownNames(const std::vector<std::string>& na
 }
 
 }  // namespace
+
+std::vector<std::string> SplitFolders(Split split) {
+  if (split == Split::kTrain) return {"train"};
+  if (split == Split::kValidation) return {"val", "validation", "valid", "test"};
+  return {"test", "val", "validation", "valid"};
+}
 
 bool IsImageName(const std::string& path) {
   const std::string name = path.substr(path.rfind('/') + 1);

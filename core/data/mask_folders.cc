@@ -64,12 +64,6 @@ constexpr MaskLayout kCityscapes = {
     "leftImg8bit", "_leftImg8bit.png", "gtFine", "_gtFine_labelIds.png",
     "leftImg8bit/{0}/CITY/NAME_leftImg8bit.png with gtFine/{0}/CITY/NAME_gtFine_labelIds.png in it"};
 
-std::vector<std::string> FoldersOf(Split split) {
-  if (split == Split::kTrain) return {"train"};
-  if (split == Split::kValidation) return {"val", "validation", "valid", "test"};
-  return {"test", "val", "validation", "valid"};
-}
-
 // What the tree holds below `folder`, which is [root/]KIND/SPLIT/: the rest of each name without its end, and where.
 // Names that do not end so are left out.
 StatusOr<std::map<std::string, size_t>> FilesBelow(const FileTree& tree, const std::string& folder,
@@ -112,7 +106,7 @@ StatusOr<std::string> RootOf(const FileTree& tree, const MaskLayout& layout) {
 StatusOr<std::vector<std::pair<size_t, size_t>>> PairsOf(const FileTree& tree, const MaskLayout& layout,
                                                          const std::string& root, Split split) {
   std::vector<std::pair<size_t, size_t>> pairs;
-  for (const std::string& folder : FoldersOf(split)) {
+  for (const std::string& folder : SplitFolders(split)) {
     SY_ASSIGN_OR_RETURN(const auto images,
                         FilesBelow(tree, fmt::format("{}{}/{}/", root, layout.images, folder), layout.image_end));
     const std::string mask_folder = fmt::format("{}{}/{}/", root, layout.masks, folder);
@@ -138,7 +132,7 @@ StatusOr<std::unique_ptr<MaskFolders>> Open(const std::string& name, const std::
   SY_ASSIGN_OR_RETURN(dataset->pairs_, PairsOf(*tree, layout, root, split));
   if (!dataset->pairs_.empty()) return dataset;
   return NotFound("{}: expected {}, found no such image", tree->root(),
-                  fmt::format(fmt::runtime(layout.expected), FoldersOf(split)[0]));
+                  fmt::format(fmt::runtime(layout.expected), SplitFolders(split)[0]));
 }
 
 // Names of classes from classes.txt, or numbers up to the largest in the masks.

@@ -19,11 +19,6 @@ int RandomBegin(int size, int extent, RandomStream* random) {
   return low + static_cast<int>(random->Below(static_cast<uint32_t>(high - low + 1)));
 }
 
-Status CheckNumber(const char* option, float value, float low, float high) {
-  if (value >= low && value <= high) return OkStatus();
-  return InvalidArgument("{}: expected a number from {} to {}, found {}", option, low, high, value);
-}
-
 }  // namespace
 
 std::array<int, 2> FittedSize(int height, int width, int input_height, int input_width) {
@@ -45,13 +40,13 @@ StatusOr<MaskTransform> MaskTransform::Create(const MaskTransformOptions& o) {
   if (o.augmentation != Augmentation::kNone && o.augmentation != Augmentation::kScaleCrop)
     return InvalidArgument("--augmentation={}: images with masks take none or scale_crop",
                            AugmentationName(o.augmentation));
-  SY_RETURN_IF_ERROR(CheckNumber("max_scale", o.max_scale, 0.01f, 100));
-  SY_RETURN_IF_ERROR(CheckNumber("min_scale", o.min_scale, 0.01f, o.max_scale));
-  SY_RETURN_IF_ERROR(CheckNumber("flip_probability", o.flip_probability, 0, 1));
+  SY_RETURN_IF_ERROR(CheckRange("max_scale", o.max_scale, 0.01f, 100));
+  SY_RETURN_IF_ERROR(CheckRange("min_scale", o.min_scale, 0.01f, o.max_scale));
+  SY_RETURN_IF_ERROR(CheckRange("flip_probability", o.flip_probability, 0, 1));
   for (const float jitter : {o.brightness, o.contrast, o.saturation})
-    SY_RETURN_IF_ERROR(CheckNumber("colour jitter", jitter, 0, 10));
-  SY_RETURN_IF_ERROR(CheckNumber("erase_prob", o.erasing.probability, 0, 1));
-  SY_RETURN_IF_ERROR(CheckNumber("erase_count", static_cast<float>(o.erasing.max_count), 1, 1024));
+    SY_RETURN_IF_ERROR(CheckRange("colour jitter", jitter, 0, 10));
+  SY_RETURN_IF_ERROR(CheckRange("erase_prob", o.erasing.probability, 0, 1));
+  SY_RETURN_IF_ERROR(CheckRange("erase_count", static_cast<float>(o.erasing.max_count), 1, 1024));
   return MaskTransform(o);
 }
 

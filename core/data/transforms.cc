@@ -71,12 +71,12 @@ void ForEachByte(const Image& in, bool mirrored, const Write& write) {
   in.channels == 3 ? ForEachByte<3>(in, mirrored, write) : ForEachByte<1>(in, mirrored, write);
 }
 
+}  // namespace
+
 Status CheckRange(const char* option, float value, float low, float high) {
   if (value >= low && value <= high) return OkStatus();
   return InvalidArgument("{}: expected a number from {} to {}, found {}", option, low, high, value);
 }
-
-}  // namespace
 
 bool Mirrors(Augmentation augmentation) {
   return augmentation != Augmentation::kNone && augmentation != Augmentation::kCrop;

@@ -110,7 +110,7 @@ struct InputInfo {
   int block = -1;            // of the model, in which the input is made; Graph::Input sets it
   int layers_above = -1;     // parameters only: how many layers of the model lie above its own; −1: nobody said
   // State only: it is the model's own, as running statistics are. It starts with `initializer`, files of weights hold
-  // it, and it is equal on all ranks after each update.
+  // it, and it is equal on all ranks after each update, unless a run keeps that of each (--broadcast_buffers=0).
   bool of_model = false;
   bool average = false;  // state only: it stands for the parameter of which it is the average
   bool host = false;     // parameters, their copies and state: it lies in host memory

@@ -1,6 +1,6 @@
 // Layers as functions: each takes values, adds nodes under its name and returns values. Parameters are named as timm
-// names them (<name>.weight, <name>.bias), so that files of weights need no translation beyond models/weights.h.
-// Activations stand alone behind their product; the fusion pass joins them where the backend can.
+// names them (<name>.weight, <name>.bias), so that files of weights need no translation but what their family's format
+// does (models/). Activations stand alone behind their product; the fusion pass joins them where the backend can.
 //
 // Not thread-safe. Shapes are outermost first; B samples, T tokens, D width. Wrong shapes throw BuildError with the
 // line that called the layer.
@@ -52,8 +52,8 @@ Value DropPath(Context& context, const std::string& name, const Value& x, float 
 
 // Images (B, H, W, C) → (B, H/p · W/p, width), one row per p×p patch, row-major. Parameters proj.weight (width, p, p,
 // C) and proj.bias (width), which start as torch.nn's convolutions do: timm and Swin's authors start matrices as a
-// transformer's and leave this one alone. Files hold the weight as a convolution's, (width, C, p, p): models/weights.h
-// permutes it at import and export.
+// transformer's and leave this one alone. Files hold the weight as a convolution's, (width, C, p, p):
+// models/vit_weights.h permutes it at import and export.
 Value PatchEmbed(Context& context, const std::string& name, const Value& images, int64_t patch, int64_t width,
                  Where where = Where::current());
 

@@ -13,7 +13,8 @@
 //   half_weights  what the forward part casts of parameters becomes state; the plan "halves"
 //   recompute  of blocks of the model, the backward part reads a second computation instead of what was kept
 //   pipeline   each rank's part of the model, for all micro-batches of an update in one plan
-//   state      of the model itself, as running statistics: where an update ends, all ranks take that of rank 0
+//   state      of the model itself, as running statistics: where an update ends, all ranks take that of rank 0, unless
+//              each keeps its own (broadcast_buffers)
 //   buckets    gradients gathered into flat buckets, added up over micro-batches and ranks; flat_gradients, places
 //   sharded_parameters  ranks have pieces of parameters, and gather buckets of them where they are read
 //   update     norm, clipping, optimizer, in the plan that ends an update; NamedGraph::finite

@@ -33,12 +33,12 @@ double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
-uint64_t Nanoseconds() {
+}  // namespace
+
+uint64_t Instance::Now() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
-
-}  // namespace
 
 Instance::Instance() : impl_(new Impl) {}
 Instance::~Instance() = default;
@@ -282,12 +282,12 @@ Status Instance::Impl::RunDebugged(const Stream& compute) {
   timings.clear();
   for (size_t i = 0; i < steps.size(); ++i) {
     const BoundStep& step = steps[i];
-    const uint64_t start = Nanoseconds();
+    const uint64_t start = Now();
     Status status = RunStep(step, compute);
     if (status.ok()) status = FinishApart(step);
     if (!status.ok()) return status;
     status = plan->device->Synchronize(StreamOf(step, compute));
-    timings.push_back({static_cast<int>(i), start, Nanoseconds()});
+    timings.push_back({static_cast<int>(i), start, Now()});
     if (status.ok() && plan->options.debug_nan) status = LookForNonFinite(plan->schedule.steps[i]);
     if (!status.ok()) return Failed(step.node, status);
   }

@@ -125,6 +125,7 @@ class Instance {
     uint64_t start_ns = 0, end_ns = 0;
   };
   const std::vector<Timing>& timings() const;
+  static uint64_t Now();            // on that clock
   double fallback_seconds() const;  // in all runs so far
   int captured_launches() const;    // launches of a run that are replayed as part of captured segments
 

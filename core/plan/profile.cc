@@ -1,16 +1,10 @@
 #include "core/plan/profile.h"
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 
 namespace switchyard {
 namespace {
-
-uint64_t NanosecondsNow() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
 
 double SecondsOf(uint64_t start_ns, uint64_t end_ns) { return 1e-9 * static_cast<double>(end_ns - start_ns); }
 
@@ -43,17 +37,17 @@ std::string Share(double share) { return share > 1 ? ">100 %" : fmt::format("{:.
 
 void Profile::BeginUpdate(int64_t number) {
   update_ = number;
-  updates_.push_back({fmt::format("update {}", number), NanosecondsNow(), 0});
+  updates_.push_back({fmt::format("update {}", number), Instance::Now(), 0});
 }
 
-void Profile::EndUpdate() { updates_.back().end_ns = NanosecondsNow(); }
+void Profile::EndUpdate() { updates_.back().end_ns = Instance::Now(); }
 
 void Profile::Add(const std::string& name, const Plan& plan, const std::vector<Instance::Timing>& timings) {
   runs_.push_back({name, &plan, update_, timings});
 }
 
 void Profile::Waited(const std::string& what, double seconds) {
-  const uint64_t now = NanosecondsNow();
+  const uint64_t now = Instance::Now();
   waits_.push_back({what, now - static_cast<uint64_t>(1e9 * seconds), now});
 }
 

@@ -7,15 +7,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-bool Agree(const Json& a, const Json& b) {
-  return a.is_number() && b.is_number() ? a.get<float>() == b.get<float>() : a == b;
-}
-
 // Whether each field of `one` is the other's too.
 bool Covers(const Json& one, const Json& other) {
   for (const auto& [name, value] : one.items()) {
     const auto found = other.find(name);
-    if (!Agree(value, found == other.end() ? Json(0) : *found)) return false;
+    if (!SameValue(value, found == other.end() ? Json(0) : *found)) return false;
   }
   return true;
 }

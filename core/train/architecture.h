@@ -6,6 +6,11 @@
 
 namespace switchyard {
 
+// Numbers are compared as the floats that they are in a network.
+inline bool SameValue(const nlohmann::json& a, const nlohmann::json& b) {
+  return a.is_number() && b.is_number() ? a.get<float>() == b.get<float>() : a == b;
+}
+
 // Whether weights of the one fit the other: objects that agree in every field, numbers as floats. A field that one of
 // them lacks counts as 0 there, which checkpoints of before held for what a model does not have.
 bool SameArchitecture(const nlohmann::json& saved, const nlohmann::json& here);

@@ -2,7 +2,8 @@
 // given the model as a function with its task, the datasets, and the World. Every rank makes one with equal options;
 // the calls below are collective unless they say otherwise.
 //
-//   World → Trainer::Create (graphs, plans, memory, starting weights) → Train → Evaluate, SaveCheckpoint …
+//   World → Trainer::Create (graphs, plans, memory, starting weights) → Train, which saves checkpoints → Evaluate,
+//   Predict …
 //
 // Not thread-safe.
 #pragma once
@@ -81,7 +82,7 @@ class Trainer {
   // Calls of Step and Begin from now on are updates of `profile`; null: no more.
   void Record(Profile* profile);
 
-  // Host copies of parameters (graph names) and of everything that a checkpoint holds; local.
+  // Host copies of the parameters, by their names in the graph. Collective where ranks share a model.
   StatusOr<HostTensors> Parameters() const;
   Status SetParameters(const HostTensors& values);
   const Task& task() const;

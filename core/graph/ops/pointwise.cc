@@ -34,12 +34,6 @@ Shape CommonShape(const Signature& call) {
   return common;
 }
 
-int OperandsOf(int op) {
-  if (op == SY_PW_CONSTANT) return 0;
-  if (op == SY_PW_SELECT) return 3;
-  return (op >= SY_PW_ADD && op <= SY_PW_POW) || (op >= SY_PW_LESS && op <= SY_PW_EQUAL) ? 2 : 1;
-}
-
 // Every instruction is known and reads what is there before it; every result is an operand.
 void CheckProgram(const Signature& call, const sy_pointwise_attributes& program) {
   call.Require(program.output_count >= 1 && program.output_count <= SY_PW_MAX_OUTPUTS &&
@@ -51,7 +45,7 @@ void CheckProgram(const Signature& call, const sy_pointwise_attributes& program)
     call.Require(i.op >= 0 && i.op < SY_PW_OP_COUNT,
                  [&] { return fmt::format("instruction {} is the unknown {}", j, i.op); });
     const int32_t operands[] = {i.a, i.b, i.c};
-    for (int k = 0; k < OperandsOf(i.op); ++k) {
+    for (int k = 0; k < sy_pointwise_operands(i.op); ++k) {
       call.Require(operands[k] >= 0 && operands[k] < known,
                    [&] { return fmt::format("instruction {} reads operand {} of {}", j, operands[k], known); });
     }
