@@ -308,24 +308,54 @@ TEST_F(TensorParallel, DividedBiasesOfSumsTrainAsOnOneRank) {
   ExpectEqual(Train(layers, Options({.tensor = 2})), Train(layers, Options({})));
 }
 
-TEST(TensorParallelGraph, HasTwoSumsForwardAndTwoBackwardABlock) {
-  const auto program = BuildProgram(Classifier(Vit(SmallVit(4)), 2), Options({.tensor = 2}), 0);
-  ASSERT_TRUE(program.ok()) << Message(program.status());
+// Of the plan "update" on one of two ranks: its sums over both, by phase and block, and its gathers.
+struct Exchanges {
   std::map<std::pair<Phase, int>, int> sums;
   int gathers = 0;
+  std::map<std::string, int> gathered;  // by the op that had no factors for what ranks divide
+};
+Exchanges ExchangesOf(const Build& build) {
+  const auto program = BuildProgram(Classifier(build, 2), Options({.tensor = 2}), 0);
+  EXPECT_TRUE(program.ok()) << Message(program.status());
+  if (!program.ok()) return {};
+  Exchanges found{.gathered = program->gathered};
   for (const Node& node : program->Find("update")->graph.nodes()) {
-    if (node.op == "all_reduce") ++sums[{node.phase, node.block}];
-    gathers += node.op == "all_gather";
+    if (node.op == "all_reduce") ++found.sums[{node.phase, node.block}];
+    found.gathers += node.op == "all_gather";
   }
-  for (const int block : {0, 1}) {
-    EXPECT_EQ((sums[{Phase::kForward, block}]), 2);
-    EXPECT_EQ((sums[{Phase::kBackward, block}]), 2);
+  return found;
+}
+
+TEST(TensorParallelGraph, HasTwoSumsForwardAndTwoBackwardABlock) {
+  for (const auto& [name, build, blocks] : {std::tuple{"vit", Vit(SmallVit(4)), 2}, {"swin", Swin(SmallSwin()), 4}}) {
+    SCOPED_TRACE(name);
+    const Exchanges found = ExchangesOf(build);
+    std::map<std::pair<Phase, int>, int> expected = {
+        {{Phase::kBackward, -1}, 1},  // what the classifier's product reads
+        {{Phase::kUpdate, -1}, 1}};   // the norm
+    for (int block = 0; block < blocks; ++block)
+      expected[{Phase::kForward, block}] = expected[{Phase::kBackward, block}] = 2;
+    EXPECT_EQ(found.sums, expected);
+    EXPECT_EQ(found.gathers, 1);  // the classes' logits
+    EXPECT_EQ(found.gathered, (std::map<std::string, int>{{"cross_entropy", 1}, {"cross_entropy_backward", 1}}));
   }
-  EXPECT_EQ((sums[{Phase::kForward, -1}]), 0);
-  EXPECT_EQ((sums[{Phase::kBackward, -1}]), 1);  // what the classifier's product reads
-  EXPECT_EQ((sums[{Phase::kUpdate, -1}]), 1);    // the norm
-  EXPECT_EQ(gathers, 1);                         // the classes' logits
-  EXPECT_EQ(program->gathered, (std::map<std::string, int>{{"cross_entropy", 1}, {"cross_entropy_backward", 1}}));
+}
+
+// The second of two layers sums what the first divides: forward its results, backward the gradient of what the first
+// reads, which is the image for the first of all.
+TEST(TensorParallelGraph, HasOneSumForwardAndOneBackwardForTwoLayersOfAnMlp) {
+  MultiLayerPerceptronConfig config = {.image_size = kSide, .channels = 1, .classes = 10};
+  config.width = 16;
+  config.depth = 5;  // and the classifier
+  const Exchanges found = ExchangesOf(
+      [=](nn::Context& context, const Value& images) { return MultiLayerPerceptron(config, context, images); });
+  EXPECT_EQ(found.sums, (std::map<std::pair<Phase, int>, int>{{{Phase::kForward, 1}, 1},
+                                                              {{Phase::kForward, 3}, 1},
+                                                              {{Phase::kForward, -1}, 1},
+                                                              {{Phase::kBackward, 2}, 1},
+                                                              {{Phase::kBackward, 4}, 1},
+                                                              {{Phase::kUpdate, -1}, 1}}));
+  EXPECT_EQ(found.gathers, 0);
 }
 
 ProgramOptions InSequence(const Mesh& mesh) {
