@@ -119,27 +119,30 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
       ThrowBuildError("optimizer", "a layer_decay goes by the blocks of the model, and this one tells none", {}, where);
   }
   if (inverse_scale) scalars.gradient_scale = ops::Mul(scalars.gradient_scale, inverse_scale, where);
-  const Updates updates = AddUpdates(graph, gradients, scalars, options, shared, where);
   const Value step = options.ema_decay > 0 ? StepOfAverages(graph, scalars, options.ema_decay, where) : Value();
-  if (shared.ranks > 1) {
+  const auto is_piece = [&](size_t tensor) { return IsPiece(*InputOf(gradients[tensor].parameter).input); };
+  ParameterGathers gathers(
+      graph, gradients, shared,
+      [&](size_t i, const Value& whole) {
+        if (is_piece(i)) return graph.Assign(gradients[i].half, whole, where);
+        Assign(gradients[i], whole, {}, step, where);
+      },
+      where);
+  const auto gather = [&](size_t bucket, const Updates& updates) {
+    std::vector<std::pair<int64_t, Value>> updated;
     for (size_t k = 0; k < updates.pieces.size(); ++k) {
-      const ParameterGradient& tensor = gradients[updates.pieces[k].tensor];
-      if (updates.pieces[k].elements > 0 && IsPiece(*InputOf(tensor.parameter).input))
-        Assign(tensor, updates.results[k].parameter, {}, step, where);
+      const Piece& piece = updates.pieces[k];
+      if (piece.bucket != bucket || piece.elements == 0) continue;
+      const Value& value = updates.results[k].parameter;
+      if (is_piece(piece.tensor)) Assign(gradients[piece.tensor], value, {}, step, where);
+      updated.push_back({piece.at, value});
     }
-    std::vector<Value> updated;
-    for (const ops::OptimizerTensor& result : updates.results) updated.push_back(result.parameter);
-    GatherPieces(
-        graph, gradients, shared, updates.pieces, updated, updates.last,
-        [&](size_t i, const Value& whole) {
-          if (IsPiece(*InputOf(gradients[i].parameter).input)) return graph.Assign(gradients[i].half, whole, where);
-          Assign(gradients[i], whole, {}, step, where);
-        },
-        where);
-  } else {
-    for (size_t i = 0; i < gradients.size(); ++i)
-      Assign(gradients[i], updates.results[i].parameter, updates.results[i].half, step, where);
-  }
+    gathers.Gather(bucket, updated, updates.last);
+  };
+  const Updates updates = AddUpdates(graph, gradients, scalars, options, shared, gather, where);
+  gathers.Finish();
+  for (size_t i = 0; i < gradients.size() && shared.ranks == 1; ++i)
+    Assign(gradients[i], updates.results[i].parameter, updates.results[i].half, step, where);
   graph.Assign(update, ops::Add(update, scalars.finite, where), where);
   graph.Output("lr", scalars.lr, where);
   graph.Output("grad_norm", norm, where);

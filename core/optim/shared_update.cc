@@ -42,12 +42,14 @@ const Shape& UpdatedShape(const Value& parameter) {
 std::vector<Piece> PiecesOf(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
                             Graph::Location where) {
   std::vector<Piece> pieces;
-  for (const SharedBucket& bucket : shared.buckets) {
+  for (size_t b = 0; b < shared.buckets.size(); ++b) {
+    const SharedBucket& bucket = shared.buckets[b];
     for (const auto& [tensor, start] : bucket.members) {
       const Value& parameter = tensors[tensor].parameter;
       const int64_t all = Elements(UpdatedShape(parameter));
       Piece piece = PieceOf(bucket, start, all, shared);
       piece.tensor = tensor;
+      piece.bucket = b;
       if (piece.elements > 0) {
         piece.parameter =
             IsPiece(*graph.node(parameter.ref().node).input)
@@ -74,8 +76,14 @@ Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate&
                    const std::vector<int>& after, Graph::Location where) {
   std::vector<Value> parts;
   int64_t end = 0;
+  // Behind what this rank has of the bucket: written earlier, they would take the gathered tensor's place from then on.
+  // Where nothing comes before the gather, it is among those whose order ranks find by what is ready, alike on all.
+  std::vector<int> behind = after;
+  if (!after.empty() && !held.empty()) behind = {held[0].second.ref().node};
   const auto zeros_until = [&](int64_t begin) {
-    if (begin > end) parts.push_back(ops::Full(graph, {begin - end}, 0, dtype, where));
+    if (begin <= end) return;
+    parts.push_back(ops::Full(graph, {begin - end}, 0, dtype, where));
+    graph.mutable_node(parts.back().ref().node).control = behind;
   };
   for (const auto& [at, elements] : held) {
     zeros_until(at);
@@ -99,33 +107,33 @@ static Value WholeOf(const ParameterGradient& tensor) {
   return IsPiece(*parameter.graph().node(parameter.ref().node).input) ? tensor.half : parameter;
 }
 
-void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
-                  const std::vector<Piece>& pieces, const std::vector<Value>& updated, const Value& after,
-                  const std::function<void(size_t tensor, const Value& whole)>& done, Graph::Location where) {
-  size_t piece = 0;
-  int gathered = after.ref().node;  // the node before
-  std::vector<int> finished;        // by gathered bucket: the last node that reads what was gathered
-  for (size_t b = 0; b < shared.buckets.size(); ++b) {
-    const SharedBucket& bucket = shared.buckets[b];
-    const Value kept = WholeOf(tensors[bucket.members[0].tensor]);
-    std::vector<std::pair<int64_t, Value>> held;
-    for (size_t m = 0; m < bucket.members.size(); ++m, ++piece) {
-      if (kept && pieces[piece].elements > 0)
-        held.push_back({pieces[piece].at, ops::Cast(updated[piece], kept.dtype(), where)});
-    }
-    if (!kept) continue;
-    // In one order on all ranks, whatever each of them has to update.
-    std::vector<int> before = {gathered};
-    if (finished.size() >= 2) before.push_back(finished[finished.size() - 2]);
-    const Value whole =
-        GatherBucket(graph, bucket, shared, held, kept.dtype(), fmt::format("parameters/{}", b), before, where);
-    gathered = whole.ref().node;
-    for (const auto& [tensor, start] : bucket.members) {
-      const TensorType& type = WholeOf(tensors[tensor]).type();
-      done(tensor, ops::Reshape(ops::Slice(whole, 0, start, type.elements(), 1, where), type.shape, where));
-    }
-    finished.push_back(graph.size() - 1);
+void ParameterGathers::Gather(size_t bucket, const std::vector<std::pair<int64_t, Value>>& updated,
+                              const Value& after) {
+  const SharedBucket& gathered = shared_.buckets[bucket];
+  const Value kept = WholeOf(tensors_[gathered.members[0].tensor]);
+  if (!kept) return;
+  std::vector<std::pair<int64_t, Value>> held;
+  for (const auto& [at, elements] : updated) held.push_back({at, ops::Cast(elements, kept.dtype(), where_)});
+  // In one order on all ranks, whatever each of them has to update.
+  std::vector<int> before = {last_ ? last_->whole.ref().node : after.ref().node};
+  if (copied_ >= 0) before.push_back(copied_);
+  const std::string name = fmt::format("parameters/{}", bucket);
+  const Value whole = GatherBucket(graph_, gathered, shared_, held, kept.dtype(), name, before, where_);
+  if (last_) Copy(*last_);
+  last_ = {&gathered, whole};
+}
+
+void ParameterGathers::Copy(const Gathered& gathered) {
+  for (const auto& [tensor, start] : gathered.bucket->members) {
+    const TensorType& type = WholeOf(tensors_[tensor]).type();
+    done_(tensor, ops::Reshape(ops::Slice(gathered.whole, 0, start, type.elements(), 1, where_), type.shape, where_));
   }
+  copied_ = graph_.size() - 1;
+}
+
+void ParameterGathers::Finish() {
+  if (last_) Copy(*last_);
+  last_.reset();
 }
 
 }  // namespace switchyard

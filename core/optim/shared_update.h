@@ -51,7 +51,7 @@ struct SharedUpdate {
 // What this rank updates of a tensor: elements [begin, begin + elements) of it, which lie at `at` in its part of the
 // bucket. No elements: nothing, and the values are none.
 struct Piece {
-  size_t tensor = 0;
+  size_t tensor = 0, bucket = 0;
   int64_t begin = 0, elements = 0, at = 0;
   Value parameter, gradient;  // (elements)
 };
@@ -79,12 +79,35 @@ Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate&
                    const std::vector<std::pair<int64_t, Value>>& held, DType dtype, const std::string& name,
                    const std::vector<int>& after = {}, Graph::Location where = Graph::Location::current());
 
-// Of the buckets of which ranks have something whole: the parameters, or their half copies, which are gathered in their
-// type. updated: by piece, its new elements; after: what depends on all reductions, since a rank may have nothing to
-// update of a bucket and would gather it before others have reduced. Calls done(tensor, the new value of what is whole)
-// for each of their tensors, which assigns it.
-void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
-                  const std::vector<Piece>& pieces, const std::vector<Value>& updated, const Value& after,
-                  const std::function<void(size_t tensor, const Value& whole)>& done, Graph::Location where);
+// Brings together what is new of the buckets of which ranks have something whole: the parameters, or their half copies,
+// which are gathered in their type. Two buckets are on their way or copied to their places at a time.
+class ParameterGathers {
+ public:
+  // done(tensor, the new value of what is whole of it) assigns it. All must outlive the object.
+  ParameterGathers(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
+                   std::function<void(size_t tensor, const Value& whole)> done, Graph::Location where)
+      : graph_(graph), tensors_(tensors), shared_(shared), done_(std::move(done)), where_(where) {}
+
+  // Of each bucket in turn. updated: its pieces' new elements, and where in this rank's part they are, in order; after:
+  // what depends on all reductions, since a rank may have nothing to update of a bucket and would gather it before
+  // others have reduced.
+  void Gather(size_t bucket, const std::vector<std::pair<int64_t, Value>>& updated, const Value& after);
+  void Finish();  // behind the last
+
+ private:
+  struct Gathered {
+    const SharedBucket* bucket;
+    Value whole;
+  };
+  void Copy(const Gathered& gathered);
+
+  Graph& graph_;
+  const std::vector<ParameterGradient>& tensors_;
+  const SharedUpdate& shared_;
+  const std::function<void(size_t, const Value&)> done_;
+  const Graph::Location where_;
+  std::optional<Gathered> last_;  // that is not copied yet
+  int copied_ = -1;               // the last node that reads what was gathered of the bucket before
+};
 
 }  // namespace switchyard

@@ -30,6 +30,7 @@ sy_optimizer_attributes ToAbi(const OptimizerOptions& options, bool decay) {
 
 // What one update has in common: tensors that differ in it are updated by another node.
 struct Group {
+  size_t bucket = 0;  // where ranks share the update: what is new of a bucket is sent before the next one's is made
   bool decay = true;
   int layers_above = 0;       // for the rate; 0 where it is that of all
   DType half = DType::kF32;   // of the half copies; kF32: there are none
@@ -38,8 +39,8 @@ struct Group {
   int divides = -1;  // the ranks that divide the parameter, an index as in Program::groups; −1: none do
   size_t alone = 0;  // the parameter, where each is updated for itself
   auto operator<=>(const Group& o) const {
-    return std::tuple(!decay, layers_above, half, read_in_half, divides, alone) <=>
-           std::tuple(!o.decay, o.layers_above, o.half, o.read_in_half, o.divides, o.alone);
+    return std::tuple(bucket, !decay, layers_above, half, read_in_half, divides, alone) <=>
+           std::tuple(o.bucket, !o.decay, o.layers_above, o.half, o.read_in_half, o.divides, o.alone);
   }
 };
 
@@ -53,7 +54,8 @@ std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradien
     const auto& [parameter, gradient, half, read_in_half] = gradients[i];
     const Node& input = InputOf(parameter);
     const Part* const weight = DividedWeight(*input.input);
-    groups[{.decay = input.input->weight_decay && Decays(input.name, UpdatedShape(parameter)),
+    groups[{.bucket = by_norm ? 0 : pieces[k].bucket,  // those sums over the ranks are few
+            .decay = input.input->weight_decay && Decays(input.name, UpdatedShape(parameter)),
             .layers_above = options.layer_decay == 1 ? 0 : input.input->layers_above,
             .half = half ? half.dtype() : DType::kF32,
             .read_in_half = by_norm && read_in_half,
@@ -68,7 +70,8 @@ std::vector<Piece> WholesOf(const std::vector<ParameterGradient>& gradients) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const auto& [parameter, gradient, half, read_in_half] = gradients[i];
-    pieces.push_back({i, 0, parameter.type().elements(), 0, parameter, gradient});
+    pieces.push_back(
+        {.tensor = i, .elements = parameter.type().elements(), .parameter = parameter, .gradient = gradient});
   }
   return pieces;
 }
@@ -173,18 +176,22 @@ InputInfo Following(const Value& parameter) {
 }
 
 Updates AddUpdates(Graph& graph, const std::vector<ParameterGradient>& gradients, const UpdateScalars& scalars,
-                   const OptimizerOptions& options, const SharedUpdate& shared, Graph::Location where) {
+                   const OptimizerOptions& options, const SharedUpdate& shared, const BucketUpdated& done,
+                   Graph::Location where) {
   Updates updates;
   updates.pieces = shared.ranks > 1 ? PiecesOf(graph, gradients, shared, where) : WholesOf(gradients);
   updates.results.resize(updates.pieces.size());
   updates.last = scalars.finite;
   Adding adding(graph, gradients, options, shared, where, &updates);
+  size_t bucket = 0;
   for (const auto& [group, members] : GroupsOf(gradients, updates.pieces, options)) {
+    for (; bucket < group.bucket; ++bucket) done(bucket, updates);
     UpdateScalars own = scalars;
     const float factor = LayerRate(options.layer_decay, group.layers_above);
     if (factor != 1) own.lr = ops::Scale(scalars.lr, factor, where);
     adding.Update(group, members, own);
   }
+  for (; bucket < shared.buckets.size(); ++bucket) done(bucket, updates);
   return updates;
 }
 

@@ -2,6 +2,7 @@
 // of which ranks have parts, simple ops with sums over the ranks between. Internal to core/optim; not thread-safe.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,11 @@ struct Updates {
   Value last;                                 // collectives that follow stand behind it
 };
 
+// Of shared.buckets, each in turn, once its pieces have their results.
+using BucketUpdated = std::function<void(size_t bucket, const Updates& updates)>;
+
 Updates AddUpdates(Graph& graph, const std::vector<ParameterGradient>& gradients, const UpdateScalars& scalars,
-                   const OptimizerOptions& options, const SharedUpdate& shared, Graph::Location where);
+                   const OptimizerOptions& options, const SharedUpdate& shared, const BucketUpdated& done,
+                   Graph::Location where);
 
 }  // namespace switchyard

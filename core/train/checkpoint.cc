@@ -118,8 +118,12 @@ StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const Checkp
     return Annotate(status, fmt::format("saving {}", folder));
   }
   SY_RETURN_IF_ERROR(root.Sync());
+  // A run goes on from `latest` and holds what that is for the best, if it was: `best` must be there first.
+  if (options.best) {
+    SY_RETURN_IF_ERROR(root.ReplaceLink(name.Text(), "best"));
+    SY_RETURN_IF_ERROR(root.Sync());
+  }
   SY_RETURN_IF_ERROR(root.ReplaceLink(name.Text(), "latest"));
-  if (options.best) SY_RETURN_IF_ERROR(root.ReplaceLink(name.Text(), "best"));
   SY_RETURN_IF_ERROR(root.Sync());
   SY_RETURN_IF_ERROR(Prune(root, name, options.keep));
   return folder;

@@ -1,6 +1,7 @@
 #include "core/train/plans.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/base/parallel.h"
 #include "core/graph/op.h"
@@ -228,6 +229,23 @@ StatusOr<Replica> TrainingPlans::OfReplica(const TrainConfig& config, const Trai
   }
   SY_RETURN_IF_ERROR(plan_at(between));
   return replica;
+}
+
+StatusOr<Replica> TrainingPlans::LargestReplica(const TrainConfig& config, const TrainableModel& model,
+                                                const Mesh& mesh, int64_t updates, World& here) {
+  std::set<int> places = {0};
+  if (config.zero > 0) places = {0, std::min(1, mesh.data - 1), mesh.data / 2, mesh.data - 1};
+  Replica largest;
+  uint64_t most = 0;
+  for (const int place : places) {
+    SY_ASSIGN_OR_RETURN(Replica replica, OfReplica(config, model, mesh, place * mesh.model_ranks(), updates, here));
+    uint64_t bytes = 0;
+    for (const auto& plans : replica) bytes = std::max(bytes, plans->PlannedBytes());
+    if (bytes <= most) continue;
+    most = bytes;
+    largest = std::move(replica);
+  }
+  return largest;
 }
 
 Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,

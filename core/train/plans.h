@@ -58,6 +58,10 @@ struct TrainingPlans {
   // the first of them, whose sizes are theirs.
   static StatusOr<Replica> OfReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
                                      int64_t updates, World& here);
+  // Of the replicas the one that takes most of a device. Where they share the update (--zero), each rank has other
+  // pieces, which are rounded up otherwise: the first, the second, the middle and the last replica are planned.
+  static StatusOr<Replica> LargestReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
+                                          int64_t updates, World& here);
   // Those of `rank` alone.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
                     Device& device, Device* reference, bool evaluation_only = false, Device* host = nullptr);

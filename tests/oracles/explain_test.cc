@@ -341,6 +341,49 @@ TEST(Explain, TellsWhatIsSentOfGradientsOfLowRank) {
 }
 
 // Nothing in planning may grow faster than the graph: for runs of many ranks `explain` is asked again and again.
+// What ranks gather of new parameters is there for two buckets at a time, and their own for three; none has a copy of
+// all of its share, wherever the bucket's end lies. `explain` shows the rank that takes most.
+TEST(Explain, RanksThatShareTheUpdateTakeAlikeAndLittleForIt) {
+  World& world = SharedWorld();
+  if (world.size() > 1) GTEST_SKIP() << kPlannedAlone;
+  constexpr int kRanks = 4;
+  constexpr double kBucket = 4e6;
+  Settings settings(RunTable());
+  for (const auto& [name, value] :
+       std::map<std::string, nlohmann::json>{{"model", "vit_small"}, {"batch_size", 1}, {"image_size", 32}})
+    ASSERT_TRUE(settings.Give(name, value, Origin::kFlag, "this test").ok());
+  auto setup = SetUpModel(settings, nullptr, kRanks);
+  ASSERT_TRUE(setup.ok()) << Message(setup.status());
+  setup->config.bucket_mb = kBucket / 1e6;
+  const Mesh mesh{.data = kRanks};
+  const auto planned = [&](int rank) {
+    TrainingPlans plans;
+    const Status compiled =
+        plans.CompileRun(setup->config, setup->model, mesh, rank, 1, *world.device, world.reference.get());
+    EXPECT_TRUE(compiled.ok()) << Message(compiled);
+    return static_cast<double>(plans.PlannedBytes());
+  };
+  const double whole = planned(0);
+  double parameters = 0;
+  TrainingPlans plans;
+  ASSERT_TRUE(plans.CompileRun(setup->config, setup->model, mesh, 0, 1, *world.device, world.reference.get()).ok());
+  for (const auto& [name, entry] : plans.layout->entries())
+    parameters += entry.role == Role::kParameter ? static_cast<double>(entry.bytes) : 0;
+  for (const int zero : {1, 2}) {
+    SCOPED_TRACE(zero);
+    setup->config.zero = zero;
+    const double saved = (zero == 1 ? 2 : 3) * parameters * (kRanks - 1) / kRanks;  // moments, and gradients
+    std::vector<double> taken;
+    for (int rank = 0; rank < kRanks; ++rank) taken.push_back(planned(rank));
+    const auto [least, most] = std::minmax_element(taken.begin(), taken.end());
+    EXPECT_LT(*most - *least, 0.002 * *most) << testing::PrintToString(taken);
+    EXPECT_LT(*most, whole - saved + 2 * kBucket + 3 * kBucket / kRanks + 0.02 * whole);
+    const auto largest = TrainingPlans::LargestReplica(setup->config, setup->model, mesh, 1, world);
+    ASSERT_TRUE(largest.ok()) << Message(largest.status());
+    EXPECT_EQ((*largest)[0]->PlannedBytes(), *most);
+  }
+}
+
 TEST(Explain, PlansAHundredLayersForSixtyFourRanksInThreeSecondsOfOneCore) {
 #ifndef NDEBUG
   GTEST_SKIP() << "the limit is that of an optimised build";

@@ -142,7 +142,7 @@ Status ExplainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(automatic, LeastRecompute(c, setup.model, *here, mesh, planned, available));
     c.recompute = automatic->setting;
   }
-  SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, planned, *here));
+  SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::LargestReplica(c, setup.model, mesh, planned, *here));
   const TrainingPlans& plans = *replica[0];
   PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
