@@ -158,6 +158,7 @@ void CountEpochs(const LoggedRun& run, RunSummary* summary) {
 // In one width for usual values: 0.6931, 1.234e-07, 5.1e+22.
 std::string LossText(double loss) {
   const double size = std::abs(loss);
+  if (std::isnan(loss)) return "nan";  // without the sign that it may have
   return size == 0 || (size >= 1e-3 && size < 1e5) ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss);
 }
 

@@ -53,6 +53,12 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
   if (named.info->family != read->family)
     return InvalidArgument("{} describes a {}, but --model={}", where, read->family->words, named.info->name);
   settings.Fill(read->of_weights, Origin::kCheckpoint, where);
+  if (!read->image_size && !source.preprocessor().is_null()) {  // it alone knows; what is wrong with it is told later
+    const auto prepared = ReadHuggingFacePreprocessor(source.preprocessor(), std::nullopt, read->channels);
+    if (prepared.ok())
+      settings.Fill("image_size", prepared->image_size, Origin::kCheckpoint,
+                    source.path() + ": preprocessor_config.json");
+  }
   SY_ASSIGN_OR_RETURN(ResolvedModel chosen, ResolveModel(OptionsOf(settings)));
   if (!settings.Has("channels")) chosen.channels = read->channels;  // left to the dataset
   if (const std::string text = Disagreements(chosen, *read); !text.empty()) {
@@ -117,8 +123,7 @@ StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource&
   std::optional<EvaluationTransform> transform;
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
   if (model.info->family->data == Content::kMaskedVolumes) return transform;  // --normalization says it
-  // Files speak of the images that the weights were made for; where only the preprocessor knows their size, another one
-  // has to be asked for.
+  // Files speak of the images that the weights were made for.
   std::optional<int> made_for = model.image_size;
   if (!model.info->family->resampled.empty() && !source.config().is_null()) {
     const auto described = ReadForeignConfig(source.config());

@@ -68,7 +68,7 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
     if (weights.config().is_null() && !settings.Has("model")) {
       return InvalidArgument(
           "{}: these weights come without a run and without a config.json that says what they are; give --model, and "
-          "--image_size, --patch, --heads where they are not the model's",
+          "those of its sizes that are not the standard ones (--image_size, --width, --heads …)",
           path);
     }
     SY_ASSIGN_OR_RETURN(classes, AdoptArchitecture(weights, settings));
