@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <set>
+#include <thread>
 
 #include "core/train/checkpoint.h"
 #include "gtest/gtest.h"
@@ -80,7 +82,10 @@ class AskingToStop : public Dataset {
   StatusOr<Extents> ReadExtents(int64_t index) const override { return data_.ReadExtents(index); }
   std::string Path(int64_t index) const override { return data_.Path(index); }
   Status Read(int64_t index, Sample* sample) const override {
-    if (--left_ == 0) kill(getpid(), SIGTERM);
+    if (--left_ == 0) {
+      kill(getpid(), SIGTERM);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until it was taken, on a busy machine too
+    }
     return data_.Read(index, sample);
   }
 
