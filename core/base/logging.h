@@ -13,8 +13,8 @@ namespace switchyard {
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 void SetLogRank(int rank, int world);
-// Lines below it are dropped; kInfo, or as SWITCHYARD_LOG=debug|info|warning|error says. What is of kDebug, plugins
-// say.
+// Lines below it are dropped; kInfo, or as SWITCHYARD_LOG=debug|info|warning|error says. Only plugins
+// log at kDebug.
 void SetLogLevel(LogLevel level);
 void LogLine(LogLevel level, const std::string& line);
 

@@ -77,7 +77,8 @@ Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate&
   std::vector<Value> parts;
   int64_t end = 0;
   // Behind what this rank has of the bucket: written earlier, they would take the gathered tensor's place from then on.
-  // Where nothing comes before the gather, it is among those whose order ranks find by what is ready, alike on all.
+  // Gathers of parameters that are read, which have no `after`, get no such edge: ranks order them by what is ready,
+  // and an edge that some ranks have and others have not would make that order differ.
   std::vector<int> behind = after;
   if (!after.empty() && !held.empty()) behind = {held[0].second.ref().node};
   const auto zeros_until = [&](int64_t begin) {

@@ -54,7 +54,7 @@ std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradien
     const auto& [parameter, gradient, half, read_in_half] = gradients[i];
     const Node& input = InputOf(parameter);
     const Part* const weight = DividedWeight(*input.input);
-    groups[{.bucket = by_norm ? 0 : pieces[k].bucket,  // those sums over the ranks are few
+    groups[{.bucket = by_norm ? 0 : pieces[k].bucket,  // norms are summed over the ranks once a group
             .decay = input.input->weight_decay && Decays(input.name, UpdatedShape(parameter)),
             .layers_above = options.layer_decay == 1 ? 0 : input.input->layers_above,
             .half = half ? half.dtype() : DType::kF32,

@@ -48,7 +48,7 @@ enum : int {
   kScratchArena,
   kIoArena,          // batch inputs, outputs that the host reads
   kPersistentArena,  // of kernels
-  kConstantsArena,   // of kernels: what all their bindings read
+  kConstantsArena,   // of kernels: what all their bindings read; of the engine: what an update began with
   kHostStateArena,   // state inputs that lie on the host
   kHostStepArena,    // what a step brings to the host or computes there
   kHostScratchArena  // workspace of kernels that run there

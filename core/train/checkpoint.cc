@@ -118,7 +118,8 @@ StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const Checkp
     return Annotate(status, fmt::format("saving {}", folder));
   }
   SY_RETURN_IF_ERROR(root.Sync());
-  // A run goes on from `latest` and holds what that is for the best, if it was: `best` must be there first.
+  // A run that goes on from `latest` takes the best metric from its record, and links no other best until that is
+  // beaten: `best` must turn before.
   if (options.best) {
     SY_RETURN_IF_ERROR(root.ReplaceLink(name.Text(), "best"));
     SY_RETURN_IF_ERROR(root.Sync());

@@ -8,8 +8,8 @@
 //
 // A published checkpoint is never changed. It is written beside its place, fsynced and renamed, then the links `best`,
 // where it is, and `latest` in `checkpoints/` turn to it, in this order and each in one step: at any instant, also when
-// the machine stops, a link names a whole checkpoint, and `best` the best of those up to `latest`, or one behind it.
-// Saving a step that is there already publishes `step-00000120-2`.
+// the machine stops, a link names a whole checkpoint, and `best` the best of those up to `latest`, or a later one that
+// `latest` does not name yet. Saving a step that is there already publishes `step-00000120-2`.
 //
 // Several ranks write one checkpoint together as SharedWriting says: it is published when all their files are on disk.
 //

@@ -99,8 +99,8 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   for (const auto& [name, entry] : layout().entries()) {
     const Layout::Entry* const copy = layout().Find(AtBeginOfUpdate(name));
     if (copy == nullptr) continue;
-    kept_.push_back({memory_->copy_place(entry.arena, entry.offset, 0), memory_->place(copy->arena, copy->offset, 0),
-                     entry.bytes, entry.offset + entry.bytes, entry.arena == kStateArena});
+    kept_.push_back({memory_->place(entry.arena, entry.offset, 0), memory_->place(copy->arena, copy->offset, 0),
+                     entry.bytes, entry.offset + entry.bytes});
   }
   return OkStatus();
 }
@@ -112,7 +112,7 @@ Status Engine::BeginUpdate() {
 
 Status Engine::TakeBack() {
   for (const Kept& kept : kept_) {
-    if (kept.on_device) memory_->state_reading().Await(kept.end);
+    memory_->state_reading().Await(kept.end);
     SY_RETURN_IF_ERROR(world_.device->Copy(stream_, kept.state, kept.copy, kept.bytes));
   }
   return OkStatus();

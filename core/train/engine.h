@@ -40,8 +40,8 @@ class Engine {
   // last, and they lie in one slot.
   Status RunMicroStep(int micro_step);
   bool RunsAfter(int micro_step) const { return ActionAfter(micro_step) != nullptr; }
-  // BeginUpdate, before an update's first micro-step, keeps the state that those before its last one change, which is
-  // the model's own (running averages of batch norms). TakeBack brings it back, so that the update can begin anew.
+  // BeginUpdate, before an update's first micro-step, keeps a copy of the state that micro-steps before the
+  // last one change: the model's own, as running averages. TakeBack brings it back, so that the update can begin anew.
   Status BeginUpdate();
   Status TakeBack();
   int runs() const;  // of plans, for an update
@@ -93,7 +93,6 @@ class Engine {
   struct Kept {
     sy_place state, copy;
     uint64_t bytes, end;  // end: of the state within its arena
-    bool on_device;
   };
   const Action* ActionAfter(int micro_step) const;
   Status MakeReady(Slot& slot);  // to take a batch

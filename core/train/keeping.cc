@@ -19,6 +19,7 @@ namespace switchyard {
 Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best,
                      const EvaluationResult& evaluation) {
   if (writer_) SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
+  held_ = position.data_step;
   SY_ASSIGN_OR_RETURN(const nlohmann::json bad, GatherBadSamples(engine_.world(), position.bad_samples));
   CheckpointContents contents;
   contents.step = position.data_step;
@@ -171,6 +172,7 @@ StatusOr<RunPosition> Keeping::Open() {
   SY_ASSIGN_OR_RETURN(LoadedCheckpoint loaded, LoadCheckpoint(path));
   SY_ASSIGN_OR_RETURN(const RunPosition at, record_.PositionIn(loaded));
   run_folder_ = RunFolderOf(loaded.folder);
+  if (!run_folder_.empty()) held_ = at.data_step;
   resumed_from_ = loaded.folder;
   resumed_.emplace(std::move(loaded));
   return at;

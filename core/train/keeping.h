@@ -45,6 +45,8 @@ class Keeping {
   // device and the writing go on beside the steps. Waits first while an earlier checkpoint is still being written, and
   // returns its error, on all ranks where several write; parameters that are not finite are such an error.
   Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, const EvaluationResult& evaluation);
+  // Is what a run is at this update in its folder: saved here, or where it was taken up in the folder? Local.
+  bool Holds(int64_t data_step) const { return held_ == data_step; }
   Status Finish();  // waits until all is written, and gives the folder free
 
  private:
@@ -64,6 +66,7 @@ class Keeping {
   std::optional<LoadedCheckpoint> resumed_;  // from Open to Restore
   std::string resumed_from_;                 // its folder; "": a new run
   std::string run_folder_;
+  std::optional<int64_t> held_;               // the last update that is saved in it, as far as this run knows
   std::optional<RunFolderLock> lock_;         // of rank 0, while it trains
   StateCopy copy_;                            // what writer_ writes from
   std::vector<int> writers_;                  // ranks that write a checkpoint together, 0 first; none: rank 0 gathers

@@ -128,7 +128,7 @@ StatusOr<bool> TrainingLoop::Update(bool logged, Stopping* stopping, std::vector
 // A resumed run makes the micro-steps of that update anew, with the same numbers.
 Status TrainingLoop::StopWithinUpdate() {
   SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/false));
-  if (!saved_ || saved_at_ != parts_.position.data_step) SY_RETURN_IF_ERROR(Save(/*best=*/false));
+  if (!parts_.keeping.Holds(parts_.position.data_step)) SY_RETURN_IF_ERROR(Save(/*best=*/false));
   Interrupt();
   return OkStatus();
 }
@@ -232,7 +232,6 @@ StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
 
 Status TrainingLoop::Save(bool best) {
   saved_at_ = parts_.position.data_step;
-  saved_ = true;
   parts_.position.bad_samples = parts_.loader.bad_samples();
   parts_.position.skipped = parts_.gradients.skipped();
   const bool evaluated = evaluated_at_ == parts_.position.data_step;  // else the metrics are of older weights

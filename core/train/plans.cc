@@ -187,7 +187,7 @@ void TrainingPlans::KeepStateOfUpdates() {
       const Node& state = plan.graph.node(node.inputs[0].node);
       if (state.input->role == Role::kGradient) continue;
       const TensorType& type = state.outputs[0];
-      layout->Place(AtBeginOfUpdate(state.name), kPersistentArena, type, static_cast<uint64_t>(type.bytes()));
+      layout->Place(AtBeginOfUpdate(state.name), kConstantsArena, type, static_cast<uint64_t>(type.bytes()));
     }
   }
 }
@@ -231,19 +231,20 @@ StatusOr<Replica> TrainingPlans::OfReplica(const TrainConfig& config, const Trai
   return replica;
 }
 
-StatusOr<Replica> TrainingPlans::LargestReplica(const TrainConfig& config, const TrainableModel& model,
-                                                const Mesh& mesh, int64_t updates, World& here) {
+StatusOr<TrainingPlans::Largest> TrainingPlans::LargestReplica(const TrainConfig& config, const TrainableModel& model,
+                                                               const Mesh& mesh, int64_t updates, World& here) {
   std::set<int> places = {0};
   if (config.zero > 0) places = {0, std::min(1, mesh.data - 1), mesh.data / 2, mesh.data - 1};
-  Replica largest;
+  Largest largest;
   uint64_t most = 0;
   for (const int place : places) {
-    SY_ASSIGN_OR_RETURN(Replica replica, OfReplica(config, model, mesh, place * mesh.model_ranks(), updates, here));
+    const int rank = place * mesh.model_ranks();
+    SY_ASSIGN_OR_RETURN(Replica replica, OfReplica(config, model, mesh, rank, updates, here));
     uint64_t bytes = 0;
     for (const auto& plans : replica) bytes = std::max(bytes, plans->PlannedBytes());
     if (bytes <= most) continue;
     most = bytes;
-    largest = std::move(replica);
+    largest = {std::move(replica), rank};
   }
   return largest;
 }

@@ -36,7 +36,8 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
 struct TrainingPlans;
 using Replica = std::vector<std::shared_ptr<const TrainingPlans>>;
 
-// Where the layout has what a state was when an update began, of those that micro-steps before its last one change.
+// The name in the layout of the copy of a state as it was when the update began. There is one for each state that
+// micro-steps before an update's last one change.
 std::string AtBeginOfUpdate(const std::string& name);
 
 // A program's plans over one state, on one device.
@@ -58,9 +59,11 @@ struct TrainingPlans {
   // the first of them, whose sizes are theirs.
   static StatusOr<Replica> OfReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
                                      int64_t updates, World& here);
-  // Of the replicas the one that takes most of a device. Where they share the update (--zero), each rank has other
-  // pieces, which are rounded up otherwise: the first, the second, the middle and the last replica are planned.
-  static StatusOr<Replica> LargestReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
+  // Of the replicas the one that takes most of a device, and its first rank. Where they share the update (--zero) each
+  // rank has other pieces, whose padding differs: of the first, the second, the middle and the last replica, which are
+  // within a kilobyte or two of each other and of the others.
+  struct Largest;
+  static StatusOr<Largest> LargestReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
                                           int64_t updates, World& here);
   // Those of `rank` alone.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
@@ -78,6 +81,10 @@ struct TrainingPlans {
 
  private:
   void KeepStateOfUpdates();  // gives it places
+};
+struct TrainingPlans::Largest {
+  Replica replica;
+  int rank = 0;
 };
 
 }  // namespace switchyard

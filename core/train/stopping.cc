@@ -9,7 +9,7 @@ namespace switchyard {
 namespace {
 
 constexpr double kAgreeEverySeconds = 0.5;
-constexpr double kMostStepsBetween = 10000;  // two agreements
+constexpr double kMostStepsBetween = 10000;  // from one agreement to the next
 
 std::atomic<int> training = 0;    // Stoppings that live
 std::atomic<bool> asked = false;  // a signal came since the first of them was made

@@ -1,5 +1,6 @@
 // Ending a run early: SIGTERM and SIGUSR1 (what schedulers send before they take a machine away) end it after a
-// micro-step on which all ranks agree, as if the update that it belongs to had not begun. A second SIGTERM, more than 3
+// micro-step on which all ranks agree. Where that is not the last of its update, the update is taken back, as if it had
+// not begun. A second SIGTERM, more than 3
 // seconds after the first, ends the process at once, whatever it waits for.
 //
 // There is no signal handler: it would run on the stack of whichever thread the signal finds, and a kernel may have

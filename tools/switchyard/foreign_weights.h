@@ -16,7 +16,8 @@ namespace switchyard {
 // Makes the settings those of the model that the weights were made for. Without --model, config.json decides all its
 // sizes. With it, what the user chose has to agree: heads, for one, change no shape, and other weights would load in
 // silence. The eps of layer norms and the stem of a residual network follow the weights whichever model is chosen,
-// unless they were given, and without a config.json too. Returns the class names by label, if there are any; none of a
+// unless they were given, and without a config.json too. The size of images, where config.json has none, is that of
+// preprocessor_config.json, whichever model is chosen. Returns the class names by label, if there are any; none of a
 // model of which the weights are the backbone's alone. InvalidArgument names each setting that does not agree; without
 // a config.json there is nothing to check.
 StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings);
