@@ -361,7 +361,7 @@ class KilledRuns::Trial {
     return true;
   }
 
-  // 0: it has not been started yet.
+  // Of a start again, not those before. 0: it has not been started yet.
   pid_t Find(int rank) const {
     if (mode_.starter == "alone") return program_->pid();
     std::vector<pid_t> level = {program_->pid()};
@@ -369,9 +369,7 @@ class KilledRuns::Trial {
       std::vector<pid_t> below;
       for (const pid_t parent : level) {
         for (const pid_t child : ChildrenOf(parent)) {
-          const bool is_old =
-              std::any_of(victims_.begin(), victims_.end(), [&](const Victim& v) { return v.pid == child; });
-          if (IsRank(child, rank) && !is_old) return child;
+          if (IsRank(child, rank) && !before_.contains(child)) return child;
           below.push_back(child);
         }
       }
@@ -391,6 +389,9 @@ class KilledRuns::Trial {
     Await([&] { return UpdatesIn(program_->Output().substr(from)) >= updates; });
     Sleep(early ? std::max(0.0, delay - SecondsSince(begun)) : delay);
     Await([&] { return (victim.pid = Find(victim.rank)) > 0; });
+    std::set<pid_t> started;  // of which a launcher on another node may still be ending some when the next start begins
+    for (int rank = 0; rank < mode_.ranks; ++rank) started.insert(Find(rank));
+    before_.merge(started);
     // Stopped first: so it is known whether it lived, and what was going on.
     const int handle = victim.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, victim.pid, 0)) : -1;
     if (handle >= 0 && (mode_.starter == "alone" || IsRank(victim.pid, victim.rank))) {
@@ -476,6 +477,7 @@ class KilledRuns::Trial {
   std::unique_ptr<RunningProgram> program_;
   Clock::time_point started_;
   std::vector<Victim> victims_;
+  std::set<pid_t> before_;  // the ranks of starts of which one was killed
 };
 
 KilledRuns::KilledRuns(std::string folder, uint64_t seed, double limit_seconds)
