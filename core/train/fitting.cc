@@ -368,9 +368,9 @@ StatusOr<int> LeastThatFitsAll(World& world, int count, absl::FunctionRef<Status
 StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
                                          const Mesh& mesh, int64_t updates, double available) {
   RecomputePlans plans(config, available, world, [&](const TrainConfig& c) -> StatusOr<Sizes> {
-    SY_ASSIGN_OR_RETURN(const auto largest, TrainingPlans::LargestReplica(c, model, mesh, updates, world));
+    SY_ASSIGN_OR_RETURN(const auto deciding, TrainingPlans::DecidingReplica(c, model, mesh, updates, world, available));
     Sizes most;
-    for (const auto& of_rank : largest.replica) {
+    for (const auto& of_rank : deciding.replica) {
       const Sizes sizes = SizesOf(*of_rank);
       most.blocks = std::max(most.blocks, sizes.blocks);
       most.bytes = std::max(most.bytes, sizes.bytes);

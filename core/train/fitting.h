@@ -48,9 +48,9 @@ struct RecomputeChoice {
   bool fits = false;
 };
 
-// The value that computes the fewest blocks again and takes at most `available` bytes on each rank of the largest
-// replica; where none does, the one that takes the fewest on the rank that takes the most. mesh: of the run, whose
-// ranks need not be there; updates: Timetable::updates. config.recompute is not looked at. Local.
+// The value that computes the fewest blocks again and takes at most `available` bytes on each rank of the deciding
+// replica (plans.h); where none does, the one that takes the fewest on the rank that takes the most. mesh: of the run,
+// whose ranks need not be there; updates: Timetable::updates. config.recompute is not looked at. Local.
 StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
                                          const Mesh& mesh, int64_t updates, double available);
 

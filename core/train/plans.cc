@@ -1,6 +1,7 @@
 #include "core/train/plans.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "core/base/parallel.h"
@@ -231,21 +232,26 @@ StatusOr<Replica> TrainingPlans::OfReplica(const TrainConfig& config, const Trai
   return replica;
 }
 
-StatusOr<TrainingPlans::Largest> TrainingPlans::LargestReplica(const TrainConfig& config, const TrainableModel& model,
-                                                               const Mesh& mesh, int64_t updates, World& here) {
-  std::set<int> places = {0};
-  if (config.zero > 0) places = {0, std::min(1, mesh.data - 1), mesh.data / 2, mesh.data - 1};
-  Largest largest;
+StatusOr<TrainingPlans::Deciding> TrainingPlans::DecidingReplica(const TrainConfig& config, const TrainableModel& model,
+                                                                 const Mesh& mesh, int64_t updates, World& here,
+                                                                 double available) {
+  constexpr double kNear = 0.01;
+  Deciding largest;
   uint64_t most = 0;
-  for (const int place : places) {
+  const auto try_place = [&](int place) -> Status {
     const int rank = place * mesh.model_ranks();
     SY_ASSIGN_OR_RETURN(Replica replica, OfReplica(config, model, mesh, rank, updates, here));
     uint64_t bytes = 0;
     for (const auto& plans : replica) bytes = std::max(bytes, plans->PlannedBytes());
-    if (bytes <= most) continue;
+    if (bytes <= most) return OkStatus();
     most = bytes;
     largest = {std::move(replica), rank};
-  }
+    return OkStatus();
+  };
+  SY_RETURN_IF_ERROR(try_place(0));
+  if (config.zero == 0 || std::abs(static_cast<double>(most) - available) > kNear * available) return largest;
+  for (const int place : std::set<int>{std::min(1, mesh.data - 1), mesh.data / 2, mesh.data - 1})
+    if (place > 0) SY_RETURN_IF_ERROR(try_place(place));
   return largest;
 }
 

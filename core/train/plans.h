@@ -59,12 +59,12 @@ struct TrainingPlans {
   // the first of them, whose sizes are theirs.
   static StatusOr<Replica> OfReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
                                      int64_t updates, World& here);
-  // Of the replicas the one that takes most of a device, and its first rank. Where they share the update (--zero) each
-  // rank has other pieces, whose padding differs: of the first, the second, the middle and the last replica, which are
-  // within a kilobyte or two of each other and of the others.
-  struct Largest;
-  static StatusOr<Largest> LargestReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
-                                          int64_t updates, World& here);
+  // Of the replicas the one that says whether all fit into `available` bytes of each device, and its first rank. That
+  // is the first; but where ranks share the update (--zero) each has other pieces, whose padding differs by a kilobyte
+  // or two, and so, within a hundredth of `available`, the largest of the first, the second, the middle and the last.
+  struct Deciding;
+  static StatusOr<Deciding> DecidingReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
+                                            int64_t updates, World& here, double available);
   // Those of `rank` alone.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
                     Device& device, Device* reference, bool evaluation_only = false, Device* host = nullptr);
@@ -82,7 +82,7 @@ struct TrainingPlans {
  private:
   void KeepStateOfUpdates();  // gives it places
 };
-struct TrainingPlans::Largest {
+struct TrainingPlans::Deciding {
   Replica replica;
   int rank = 0;
 };

@@ -180,16 +180,17 @@ TEST_F(Commands, SearchFindsTheWaysThatFitIntoMemory) {
     EXPECT_EQ(result.code, 0) << result.output;
     return nlohmann::json::parse(result.output, nullptr, false);
   };
-  const auto planned = [&](const nlohmann::json& way) {
+  const auto planned = [&](const nlohmann::json& way, const std::string& memory) {
     const CommandResult result =
-        Run(fmt::format("explain --json --world=4 {} --parallel=dp{},tp{},pp{},zero{}{} --batch_size={} "
+        Run(fmt::format("explain --json --world=4 {} {} --parallel=dp{},tp{},pp{},zero{}{} --batch_size={} "
                         "--accumulation={} --recompute={}",
-                        model, way["dp"].get<int>(), way["tp"].get<int>(), way["pp"].get<int>(), way["zero"].get<int>(),
-                        way["sp"].get<bool>() ? ",sp" : "", way["batch_size"].get<int>(),
+                        model, memory, way["dp"].get<int>(), way["tp"].get<int>(), way["pp"].get<int>(),
+                        way["zero"].get<int>(), way["sp"].get<bool>() ? ",sp" : "", way["batch_size"].get<int>(),
                         way["accumulation"].get<int>(), way["recompute"].get<std::string>()));
     return nlohmann::json::parse(result.output, nullptr, false);
   };
-  const auto all = search("--device_memory=1GB");
+  const std::string ample = "--device_memory=1GB";
+  const auto all = search(ample);
   ASSERT_TRUE(all.is_object());
   EXPECT_EQ(all["samples"], 64);
   EXPECT_EQ(all["too_large"], 0);
@@ -203,7 +204,8 @@ TEST_F(Commands, SearchFindsTheWaysThatFitIntoMemory) {
     least = std::min(least, way["device_bytes"].get<int64_t>());
     most = std::max(most, way["device_bytes"].get<int64_t>());
   }
-  const auto some = search(fmt::format("--device_memory={} --rates=compute:1T,memory:50G,link:1G", (least + most) / 2));
+  const std::string scant = fmt::format("--device_memory={}", (least + most) / 2);
+  const auto some = search(scant + " --rates=compute:1T,memory:50G,link:1G");
   ASSERT_GT(some["fitting"].size(), 3u);
   double before = 0;
   bool micro_batches = false;
@@ -216,10 +218,10 @@ TEST_F(Commands, SearchFindsTheWaysThatFitIntoMemory) {
     micro_batches |= way["accumulation"] > 1;
   }
   EXPECT_TRUE(micro_batches) << "where a whole batch does not fit";
-  for (const auto* found : {&all, &some}) {
+  for (const auto& [found, memory] : {std::pair(&all, ample), {&some, scant}}) {
     for (const size_t at : {size_t{0}, (*found)["fitting"].size() / 2, (*found)["fitting"].size() - 1}) {
       const auto& way = (*found)["fitting"][at];
-      const auto plan = planned(way);
+      const auto plan = planned(way, memory);
       ASSERT_TRUE(plan.is_object()) << way;
       EXPECT_EQ(plan["device_bytes"], way["device_bytes"]) << way;
       EXPECT_LE(plan["memory_bytes"].get<int64_t>() + plan["peer_memory_bytes"].get<int64_t>(), plan["device_bytes"]);

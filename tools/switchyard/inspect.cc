@@ -142,15 +142,16 @@ Status ExplainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(automatic, LeastRecompute(c, setup.model, *here, mesh, planned, available));
     c.recompute = automatic->setting;
   }
-  SY_ASSIGN_OR_RETURN(const auto largest, TrainingPlans::LargestReplica(c, setup.model, mesh, planned, *here));
-  const Replica& replica = largest.replica;
+  SY_ASSIGN_OR_RETURN(const auto deciding,
+                      TrainingPlans::DecidingReplica(c, setup.model, mesh, planned, *here, available));
+  const Replica& replica = deciding.replica;
   const TrainingPlans& plans = *replica[0];
   PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {
     TrainConfig without = c;
     without.recompute = "none";
-    SY_RETURN_IF_ERROR(kept.CompileRun(without, setup.model, mesh, largest.rank, planned, *here->device,
+    SY_RETURN_IF_ERROR(kept.CompileRun(without, setup.model, mesh, deciding.rank, planned, *here->device,
                                        here->reference.get(), false, here->host.get()));
   }
   const UpdateCost cost = CostOf(replica, mesh, c.accumulation, available, rates);

@@ -121,8 +121,8 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
     c.batch_size = static_cast<int>(d->batch_size);
     c.accumulation = static_cast<int>(d->micro_batches);
     const Mesh mesh = {.data = d->data, .pipeline = d->pipeline, .tensor = d->tensor};
-    SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, model, mesh, 0, updates, here));
-    d->cost = CostOf(replica, mesh, c.accumulation, available, rates);
+    SY_ASSIGN_OR_RETURN(const auto deciding, TrainingPlans::DecidingReplica(c, model, mesh, updates, here, available));
+    d->cost = CostOf(deciding.replica, mesh, c.accumulation, available, rates);
     return OkStatus();
   };
   Status refusal = InvalidArgument(
