@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_split.h"
-#include "core/base/json.h"
 #include "core/base/text.h"
 #include "fmt/ranges.h"
 
@@ -42,19 +41,6 @@ StatusOr<std::vector<std::pair<const Alias*, std::string>>> PartsOf(const Shorth
     parts.emplace_back(&*part, letters < word.size() ? word.substr(letters) : "true");
   }
   return parts;
-}
-
-StatusOr<std::string> ShorthandText(const Shorthand& shorthand, const nlohmann::json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (!value.is_object())
-    return InvalidArgument("{}: expected a text such as \"{}2\" or an object, found {}", shorthand.name,
-                           shorthand.parts[0].setting, Excerpt(value));
-  std::vector<std::string> words;
-  for (const auto& [name, number] : value.items()) {
-    if (!number.is_number_unsigned() && !number.is_boolean()) return NoPart(shorthand, name + Excerpt(number));
-    words.push_back(name + (number.is_boolean() ? number.get<bool>() ? "1" : "0" : number.dump()));
-  }
-  return fmt::format("{}", fmt::join(words, ","));
 }
 
 }  // namespace switchyard

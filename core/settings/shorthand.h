@@ -1,6 +1,7 @@
 // One text for several settings that belong together: --parallel=dp2,tp2,zero1 is --dp=2 --tp=2 --zero=1. A shorthand
-// works as a flag, an environment variable (SWITCHYARD_<NAME>) and in a config file, there as an object too: {"tp": 2,
-// "sp": true}. As an alias it is another way to give settings, never a setting of its own. Plain data; thread-safe.
+// works as a flag, an environment variable (SWITCHYARD_<NAME>) and in a config file, there also as an object, which may
+// hold any settings, by our names or other programs': {"tp": 2, "num_microbatches": 4}. As an alias it is another way
+// to give settings, never a setting of its own. Plain data; thread-safe.
 #pragma once
 
 #include <string>
@@ -9,7 +10,6 @@
 
 #include "core/base/status.h"
 #include "core/settings/alias.h"
-#include "nlohmann/json.hpp"
 
 namespace switchyard {
 
@@ -24,8 +24,5 @@ Shorthand ShorthandOf(const std::string& name, const std::string& help, const st
 // part.
 StatusOr<std::vector<std::pair<const Alias*, std::string>>> PartsOf(const Shorthand& shorthand,
                                                                     const std::string& text);
-// The text of a config file's value. InvalidArgument for a value that is neither a text nor an object of numbers and
-// switches.
-StatusOr<std::string> ShorthandText(const Shorthand& shorthand, const nlohmann::json& value);
 
 }  // namespace switchyard

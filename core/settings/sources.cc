@@ -25,6 +25,50 @@ const Setting* RowFor(const SettingTable& table, const std::string& key, const n
   return renamed == nullptr || (row != nullptr && ValueFromJson(*row, value, /*exact=*/false).ok()) ? row : renamed;
 }
 
+// The settings that an object of a config file gives; `taken`: what the file has given before.
+Status TakeKeys(const nlohmann::json& object, const std::string& source, Settings& settings, nlohmann::json& taken) {
+  for (const auto& [key, value] : object.items()) {
+    if (const Shorthand* const shorthand = settings.table().FindShorthand(key)) {
+      if (value.is_object()) {
+        SY_RETURN_IF_ERROR(TakeKeys(value, source + ": " + key, settings, taken));
+      } else if (value.is_string()) {
+        SY_RETURN_IF_ERROR(settings.GiveShorthand(*shorthand, value.get<std::string>(), Origin::kConfigFile, source));
+      } else {
+        return InvalidArgument("{}: {}: expected a text such as \"{}2\" or an object of settings, found {}", source,
+                               key, shorthand->parts[0].setting, Excerpt(value));
+      }
+      continue;
+    }
+    if (taken.contains(key) && taken[key] != value)
+      return InvalidArgument("{}: {} is given twice, as {} and {}; give it once", source, key, Excerpt(taken[key]),
+                             Excerpt(value));
+    taken[key] = value;
+    const Setting* const row = RowFor(settings.table(), key, value);
+    const Alias* const alias = row == nullptr ? settings.table().FindAlias(key) : nullptr;
+    if (row == nullptr && alias == nullptr) {
+      return InvalidArgument("{}: unknown setting {}{}", source, Printable(key),
+                             DidYouMean(Printable(key), settings.table().Names()));
+    }
+    if (value.is_object() || value.is_null())
+      return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
+    const std::string text = ValueText(value);
+    if (alias != nullptr) {
+      SY_RETURN_IF_ERROR(
+          settings.GiveAlias(*alias, text, Origin::kConfigFile, fmt::format("{}: {}={}", source, key, text)));
+      continue;
+    }
+    // Text, and yes or no where a word of another program may stand for that.
+    if (value.is_string() || (value.is_boolean() && settings.table().WordsFor(row->name) != nullptr)) {
+      SY_RETURN_IF_ERROR(settings.GiveText(row->name, text, Origin::kConfigFile, source));
+      continue;
+    }
+    auto stored = ValueFromJson(*row, value, /*exact=*/false);
+    if (!stored.ok()) return Annotate(stored.status(), source);
+    SY_RETURN_IF_ERROR(settings.Give(row->name, std::move(*stored), Origin::kConfigFile, source));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 std::string VariableOf(const std::string& setting) {
@@ -88,37 +132,8 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
   if (!json.ok()) return Annotate(json.status(), source);
   if (!json->is_object())
     return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json->type_name());
-  for (const auto& [key, value] : json->items()) {
-    if (const Shorthand* const shorthand = settings.table().FindShorthand(key)) {
-      const auto words = ShorthandText(*shorthand, value);
-      if (!words.ok()) return Annotate(words.status(), source);
-      SY_RETURN_IF_ERROR(settings.GiveShorthand(*shorthand, *words, Origin::kConfigFile, source));
-      continue;
-    }
-    const Setting* const row = RowFor(settings.table(), key, value);
-    const Alias* const alias = row == nullptr ? settings.table().FindAlias(key) : nullptr;
-    if (row == nullptr && alias == nullptr) {
-      return InvalidArgument("{}: unknown setting {}{}", source, Printable(key),
-                             DidYouMean(Printable(key), settings.table().Names()));
-    }
-    if (value.is_object() || value.is_null())
-      return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
-    const std::string text = ValueText(value);
-    if (alias != nullptr) {
-      SY_RETURN_IF_ERROR(
-          settings.GiveAlias(*alias, text, Origin::kConfigFile, fmt::format("{}: {}={}", source, key, text)));
-      continue;
-    }
-    // Text, and yes or no where a word of another program may stand for that.
-    if (value.is_string() || (value.is_boolean() && settings.table().WordsFor(row->name) != nullptr)) {
-      SY_RETURN_IF_ERROR(settings.GiveText(row->name, text, Origin::kConfigFile, source));
-      continue;
-    }
-    auto stored = ValueFromJson(*row, value, /*exact=*/false);
-    if (!stored.ok()) return Annotate(stored.status(), source);
-    SY_RETURN_IF_ERROR(settings.Give(row->name, std::move(*stored), Origin::kConfigFile, source));
-  }
-  return OkStatus();
+  nlohmann::json taken;
+  return TakeKeys(*json, source, settings, taken);
 }
 
 Status TakeSaved(const nlohmann::json& json, const std::string& source, Settings& settings) {

@@ -225,7 +225,29 @@ TEST_F(ShorthandsOfAStart, AreAnObjectOrATextOfAConfigFile) {
   EXPECT_EQ(settings_.OriginOf("batch_size"), Origin::kConfigFile);
   EXPECT_THAT(Message(TakeFile(R"({"both": 3})")),
               HasSubstr("both: expected a text such as \"batch_size2\" or an object"));
-  EXPECT_THAT(Message(TakeFile(R"({"both": {"seed": -1}})")), HasSubstr("found \"seed-1\""));
+  EXPECT_THAT(Message(TakeFile(R"({"both": {"seed": -1}})")), HasSubstr("found -1 (given by --config=" + testing::TempDir() + "shorthand.json: both)"));
+}
+
+// A booster's arguments in one object: settings that are no part of the text too, and other programs' names.
+TEST_F(ShorthandsOfAStart, TakeAnySettingInAnObject) {
+  const SettingTable table{SmallTable().rows(),
+                           {{.name = "train_batch", .of = "another program", .setting = "batch_size"}},
+                           {ShorthandOf("both", "two", {"seed", "download"})}};
+  const auto take = [&](const std::string& json) {
+    settings_ = Settings(table);
+    return TakeFile(json);
+  };
+  const Status given = take(R"({"both": {"seed": 9, "train_batch": 4, "lr": 0.5}})");
+  ASSERT_TRUE(given.ok()) << Message(given);
+  EXPECT_EQ(settings_.Get<uint64_t>("seed"), 9u);
+  EXPECT_EQ(settings_.Get<int>("batch_size"), 4);
+  EXPECT_EQ(settings_.Get<float>("lr"), 0.5f);
+  EXPECT_TRUE(take(R"({"seed": 9, "both": {"seed": 9}})").ok());
+  EXPECT_THAT(Message(take(R"({"seed": 8, "both": {"seed": 9}})")),
+              AllOf(HasSubstr("seed is given twice"), HasSubstr("9"), HasSubstr("8")));
+  EXPECT_THAT(Message(take(R"({"both": {"train_batch": 4, "batch_size": 5}})")), HasSubstr("both set --batch_size"));
+  EXPECT_THAT(Message(take(R"({"both": {"sede": 9}})")),
+              AllOf(HasSubstr("unknown setting sede"), HasSubstr("did you mean seed?")));
 }
 
 TEST_F(ShorthandsOfAStart, RefuseWhatIsNoPartAndWhatContradicts) {
