@@ -1,9 +1,12 @@
 #include "core/settings/listing.h"
 
+#include "core/base/text.h"
 #include "fmt/ranges.h"
 
 namespace switchyard {
 namespace {
+
+constexpr size_t kLongestText = 4096;
 
 std::string WithUnit(const std::string& value, const Setting& row) {
   return value.empty() || row.unit.empty() ? value : value + " " + row.unit;
@@ -66,11 +69,12 @@ std::string SettingsListing(const Settings& settings) {
     } else if (there && !source.empty() && !(origin == Origin::kFlag && source.starts_with("-"))) {
       from += ": " + source;
     }
-    return fmt::format("  {:<24} {:<26} {}\n", row.name, value.empty() ? "-" : value,
-                       value.empty() ? "not given" : from);
+    return fmt::format("  {:<24} {:<26} {}\n", row.name, value.empty() ? "-" : Printable(value, kLongestText),
+                       value.empty() ? "not given" : Printable(from, kLongestText));
   });
   if (!settings.AlwaysSo().empty()) listing += "\nNames of other programs\n";
-  for (const auto& [said, what] : settings.AlwaysSo()) listing += fmt::format("  {} is always so: {}\n", said, what);
+  for (const auto& [said, what] : settings.AlwaysSo())
+    listing += fmt::format("  {} is always so: {}\n", Printable(said, kLongestText), what);
   return listing;
 }
 

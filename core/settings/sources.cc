@@ -25,6 +25,13 @@ const Setting* RowFor(const SettingTable& table, const std::string& key, const n
   return renamed == nullptr || (row != nullptr && ValueFromJson(*row, value, /*exact=*/false).ok()) ? row : renamed;
 }
 
+// Whether the plugin of a text, or one of a list, is a path. What follows its colon is for the plugin.
+bool NamesFile(const nlohmann::json& value) {
+  if (value.is_array()) return std::any_of(value.begin(), value.end(), NamesFile);
+  const std::string text = value.is_string() ? value.get<std::string>() : "";
+  return text.substr(0, text.find(':')).find('/') != std::string::npos;
+}
+
 // The settings that an object of a config file gives; `taken`: what the file has given before.
 Status TakeKeys(const nlohmann::json& object, const std::string& source, Settings& settings, nlohmann::json& taken) {
   for (const auto& [key, value] : object.items()) {
@@ -133,7 +140,15 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
   if (!json->is_object())
     return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json->type_name());
   nlohmann::json taken;
-  return TakeKeys(*json, source, settings, taken);
+  SY_RETURN_IF_ERROR(TakeKeys(*json, source, settings, taken));
+  for (const Setting& row : settings.table().rows()) {
+    if (row.names_code && settings.OriginOf(row.name) == Origin::kConfigFile && NamesFile(settings.Value(row.name)))
+      return InvalidArgument(
+          "{}: {} is {}: a library to load, which a file that may come from anybody does not decide; give it by "
+          "--{} or {}",
+          source, row.name, Excerpt(settings.Value(row.name)), row.name, VariableOf(row.name));
+  }
+  return OkStatus();
 }
 
 Status TakeSaved(const nlohmann::json& json, const std::string& source, Settings& settings) {

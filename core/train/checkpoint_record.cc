@@ -111,7 +111,9 @@ StatusOr<RunPosition> CheckpointRecord::PositionIn(const LoadedCheckpoint& check
   const nlohmann::json& record = checkpoint.record;
   const auto field = [&record](const char* key) { return record.value(key, nlohmann::json()); };
   RunPosition at;
-  at.evaluation_pending = field("evaluation_pending") == true;
+  if (record.contains("evaluation_pending"))
+    SY_RETURN_IF_ERROR(
+        Annotate(ReadField(record, "evaluation_pending", &at.evaluation_pending), folder + "/state.json"));
   SY_ASSIGN_OR_RETURN(at.epoch, CountIn(checkpoint, "epoch"));
   SY_ASSIGN_OR_RETURN(at.data_step, CountIn(checkpoint, "step"));
   SY_ASSIGN_OR_RETURN(const int64_t samples, CountIn(checkpoint, "samples"));
@@ -143,6 +145,8 @@ StatusOr<std::optional<double>> CheckpointRecord::BestIn(const LoadedCheckpoint&
   if (!record.contains(key)) return std::optional<double>();
   std::optional<double> best;
   SY_RETURN_IF_ERROR(Annotate(ReadField(record, key.c_str(), &best.emplace()), checkpoint.folder + "/state.json"));
+  if (task_.best().is_share && !(*best >= 0 && *best <= 1))
+    return DataLoss("{}/state.json: {}: expected a share, 0 to 1, found {}", checkpoint.folder, key, *best);
   const nlohmann::json::json_pointer place("/config/best_by");
   const nlohmann::json by = record.contains(place) ? record.at(place) : nlohmann::json("weights");
   if (by == config_.best_by) return best;

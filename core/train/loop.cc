@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/base/logging.h"
 #include "core/train/clock.h"
 
 namespace switchyard {
@@ -219,7 +220,9 @@ StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
   evaluated_at_ = at.data_step;
   const auto& decides = parts_.config.best_by == "ema" ? result_.evaluation.ema : result_.evaluation.metrics;
   const auto value = decides.find(parts_.task.best().name);
-  const bool best = value != decides.end() && (!at.best || parts_.task.Better(value->second, *at.best));
+  const Status finite = CheckFinite(result_.evaluation);
+  if (!finite.ok() && watching_) LogWarning("after update {}: {}", at.data_step, Message(finite));
+  const bool best = finite.ok() && value != decides.end() && (!at.best || parts_.task.Better(value->second, *at.best));
   if (best) at.best = value->second;
   if (watching_) SY_RETURN_IF_ERROR(watching_->Evaluated(at.data_step, epoch + 1, result_.evaluation, best));
   // Ranks that share a model, or its parameters, compute its examples together.

@@ -1,5 +1,8 @@
 #include "core/train/task.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace switchyard {
 namespace {
 
@@ -41,7 +44,28 @@ std::unique_ptr<Collector> Task::Counting(const SampleSource&, std::span<double>
   return std::make_unique<SampleCounter>(*this, sums, count);
 }
 
+Status CheckFinite(const EvaluationResult& result) {
+  for (const auto* metrics : {&result.metrics, &result.ema}) {
+    const auto loss = metrics->find("loss");
+    if (loss != metrics->end() && !std::isfinite(loss->second))
+      return FailedPrecondition(
+          "the loss of {} samples is not finite with {}: they have grown beyond what the model's dtype holds; go back "
+          "to an earlier checkpoint, and train with a lower --lr or a longer --warmup",
+          result.count, metrics == &result.metrics ? "these weights" : "the averages of these weights");
+  }
+  return OkStatus();
+}
+
+Status CheckFinite(const Prediction& prediction) {
+  const auto finite = [](double x) { return std::isfinite(x); };
+  if (std::all_of(prediction.probabilities.begin(), prediction.probabilities.end(), finite) &&
+      std::all_of(prediction.scores.begin(), prediction.scores.end(), finite))
+    return OkStatus();
+  return FailedPrecondition("what the model makes of it is not finite; eval says whether its weights are of use");
+}
+
 std::string Text(const Metric& metric, double value) {
+  if (std::isnan(value)) return "nan";
   return metric.is_share ? fmt::format("{:.2f} %", 100 * value) : fmt::format("{:.4f}", value);
 }
 

@@ -58,6 +58,11 @@ using ReadPrediction = absl::FunctionRef<Status(int64_t index, const Prediction&
 // "loss 0.1234, top-1 12.34 %", in the order of `metrics`; 0 for what is not there.
 std::string Text(const std::vector<Metric>& metrics, const EvaluationResult& result);
 
+// FailedPrecondition for a loss, of the weights or of their averages, that is not finite; for scores or probabilities
+// that are not.
+Status CheckFinite(const EvaluationResult& result);
+Status CheckFinite(const Prediction& prediction);
+
 // Takes what evaluation gives on one rank, sample by sample in the order of their source; those of a whole
 // (SampleSource::wholes) one after the other.
 class Collector {

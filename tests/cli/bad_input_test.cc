@@ -38,6 +38,11 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
       {"--batch_size=-3", "--batch_size: expected at least"},
       {"--log_every=0", "--log_every: expected at least 1, found 0"},
       {"--lr=nan", "--lr: expected at least 0, found nan"},
+      {"--beta1=nan", "--beta1: expected at least 0"},
+      {"--dampening=1", "--dampening: expected"},
+      {"--label_smoothing=1", "--label_smoothing: expected"},
+      {"--scale_lr_factor=0", "--scale_lr_factor: expected at least 1e-12, found 0"},
+      {"--trust_coefficient=0", "--trust_coefficient: expected at least 1e-12, found 0"},
       {"--clip=-0.5", "--clip: expected at least 0, found -0.5"},
       {"--weight_decay=-1", "--weight_decay: expected at least 0, found -1"},
       {"--lr=0 --model=vit_micro", "--lr=0 would rise to --min_lr=1e-05"},
@@ -106,6 +111,18 @@ TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {
   ExpectAloneRefused("train --config=.", {"cannot read this file"});
 }
 
+TEST_F(BadInput, AConfigFileNamesNoCode) {
+  std::ofstream(In("evil.so")) << "no library";  // loading it fails, and says its name
+  for (const std::string setting :
+       {"\"device\": \"./evil.so\"", "\"collective\": \"./evil.so\"", "\"interpose\": [\"validate\", \"./evil.so\"]"}) {
+    std::ofstream(In("evil.json")) << "{" << setting << "}";
+    ExpectRefused(Run("train --model=mlp --dataset=shapes --config=evil.json"),
+                  {"evil.json: ", "a library to load", "give it by --"});
+  }
+  std::ofstream(In("trace.json")) << R"({"interpose": "trace:./calls.json"})";
+  ExpectSuccess(Run(SmallTraining("--config=trace.json")));
+}
+
 TEST_F(BadInput, DeepJsonPipesAndDevicesAreRefusedAtOnce) {
   std::ofstream(In("deep.json")) << "{\"lr\": " << std::string(200000, '[') << std::string(200000, ']') << "}";
   ASSERT_EQ(mkfifo(In("pipe").c_str(), 0600), 0);
@@ -142,6 +159,8 @@ TEST_F(BadInput, ACheckpointWhoseFieldsAreOfAnotherTypeIsRefused) {
   refused("samples", {1, 2}, "train --steps=8 --resume=" + run, "samples: expected a count, found [1,2]");
   refused("bad_samples", {{0, "x"}}, "train --steps=8 --resume=" + run, "bad_samples: expected a list of indices");
   refused("best_top1", {{"x", 1}}, "train --steps=8 --resume=" + run, "best_top1: expected a number");
+  refused("best_top1", 1e308, "train --steps=8 --resume=" + run, "best_top1: expected a share, 0 to 1, found 1e+308");
+  refused("evaluation_pending", "x", "train --steps=8 --resume=" + run, "evaluation_pending: expected");
   refused("samples", int64_t{1} << 62, "train --steps=8 --resume=" + run, "state.json: samples: expected a count");
   refused("classes", {1, 2}, "eval --checkpoint=" + run, "classes: expected a list of texts");
   refused("config", {{"lr", {{"a", 1}}}}, "eval --checkpoint=" + run, "setting lr");

@@ -293,8 +293,9 @@ TEST_F(RecipeSettings, WhatWasSavedBeforeAnUpdateThatIsNotFiniteStays) {
 }
 
 TEST_F(RecipeSettings, UpdatesThatAreSkippedAreCountedAndNotForEver) {
-  ExpectSuccess(Run(SmallTraining(std::string(kDiverging) + "--steps=12 --on_nonfinite=skip")),
-                {"is left out: the norm of its gradients is", "(4 so far)", "  skipped     "});
+  ExpectRefused(Run(SmallTraining(std::string(kDiverging) + "--steps=12 --on_nonfinite=skip")),
+                {"is left out: the norm of its gradients is", "(4 so far)", "  skipped     ",
+                 "is not finite with these weights"});
   ExpectRefused(
       Run(SmallTraining(std::string(kDiverging) + "--steps=300 --train_size=512 --on_nonfinite=skip --suffix=b")),
       {"(64 so far)", "the 100th in a row, and --on_nonfinite=skip leaves out no more", "or find the first bad value"});

@@ -239,6 +239,23 @@ TEST_F(Runs, SkippedUpdatesAreCountedOverAllPartsOfARun) {
 }
 
 // What else there is to go on from is named where a checkpoint is damaged or its link is gone.
+// The gradients before the last update were finite, and so are the weights; what they make is not.
+TEST_F(Runs, AnEvaluationThatIsNotFiniteIsAnErrorAndNeverTheBest) {
+  for (const Start start : {Start::kAlone, Start::kLaunch}) {
+    SCOPED_TRACE(start);
+    ExpectRefused(Run("train --model=mlp --width=16 --dataset=shapes --train_size=16 --validation_size=16 "
+                      "--global_batch_size=8 --threads=1 --device=cpu --output=run --suffix=a --clip=0 --warmup=0 "
+                      "--schedule=constant --weight_decay=0 --optimizer=sgd --momentum=0 --lr=2147483647 --epochs=1",
+                      start),
+                  {"validation loss nan", "after update 2: the loss of 16 samples is not finite", "trained 2 updates"});
+    EXPECT_FALSE(fs::is_symlink(In(run_ + "/best")));
+    ExpectRefused(Run("eval --checkpoint=" + run_), {"16 images: loss nan", "is not finite with these weights"});
+    folder_.Write("a.png", PngBytes(Pattern(32, 32, 1)));
+    ExpectRefused(Run("predict a.png --checkpoint=" + run_), {"a.png: what the model makes of it is not finite"});
+    fs::remove_all(In("run"));
+  }
+}
+
 TEST_F(Runs, ADamagedCheckpointLeadsToTheOneBeforeIt) {
   ExpectSuccess(Run(SmallTraining("--save_every=2")));
   const std::string checkpoints = In(run_ + "/checkpoints");

@@ -431,7 +431,7 @@ TEST_F(RunSettings, TheAxesOfTheMeshAreGivenAtOnce) {
                                                                         {"pp", {"1", "default"}}});
   std::ofstream(In("mesh.json")) << R"({"model": "vit_micro", "parallel": {"pp": 2, "zero": 1}})";
   ExpectShown("explain --config=mesh.json --world=2",
-              {{"pp", {"2", "config file: --config=mesh.json (several at once)"}}, {"tp", {"1", "default"}}});
+              {{"pp", {"2", "config file: --config=mesh.json: parallel"}}, {"tp", {"1", "default"}}});
   ExpectShown("explain --model=vit_micro --world=2",
               {{"tp", {"2", "environment: SWITCHYARD_PARALLEL=tp2 (several at once)"}}}, "SWITCHYARD_PARALLEL=tp2");
   // What --dp asks for is what explain plans, and what a start must have.

@@ -71,8 +71,9 @@ Status EvalCommand(const CommandLine& line) {
   return InWorld(model.setup.config, processes, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));
     SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*data));
-    if (world.rank() == 0) PrintEvaluation(trainer->task(), result, data->class_names(), absl::GetFlag(FLAGS_json));
-    return OkStatus();
+    if (world.rank() != 0) return OkStatus();
+    PrintEvaluation(trainer->task(), result, data->class_names(), absl::GetFlag(FLAGS_json));
+    return CheckFinite(result);
   });
 }
 

@@ -193,7 +193,8 @@ Status PredictCommand(const CommandLine& line) {
     } else if (content == Content::kMaskedImages) {
       SY_ASSIGN_OR_RETURN(results, PredictMasks(*trainer, list, MaskOptionsOf(line, model)));
     } else {
-      SY_RETURN_IF_ERROR(trainer->Predict(list, [&](int64_t i, const Prediction& prediction) {
+      SY_RETURN_IF_ERROR(trainer->Predict(list, [&](int64_t i, const Prediction& prediction) -> Status {
+        SY_RETURN_IF_ERROR(Annotate(CheckFinite(prediction), list.Path(i)));
         results.push_back({{"file", list.Path(i)}, {"classes", Likeliest(prediction.probabilities, model.classes)}});
         return OkStatus();
       }));

@@ -67,6 +67,7 @@ StatusOr<nlohmann::ordered_json> PredictMasks(Trainer& trainer, const Dataset& l
   SY_RETURN_IF_ERROR(trainer.Predict(list, [&](int64_t i, const Prediction& prediction) -> Status {
     nlohmann::ordered_json& result = results.emplace_back(nlohmann::ordered_json{{"file", list.Path(i)}});
     if (prediction.scores.empty()) return OkStatus();
+    SY_RETURN_IF_ERROR(Annotate(CheckFinite(prediction), list.Path(i)));
     SY_RETURN_IF_ERROR(list.Read(i, &sample));
     const MaskPlace& place = places[static_cast<size_t>(i)];
     const Image mask = MaskOfScores(prediction.scores, static_cast<int>(options.input[0]),

@@ -270,7 +270,7 @@ Status TrainCommand(const CommandLine& line) {
     if (!peak.empty()) fmt::print("  memory      {}\n", peak);
     fmt::print("  run         {}\n", Printable(result.run_folder));
     if (!result.picture.empty()) fmt::print("  loss curve  {}\n", Printable(result.picture));
-    return OkStatus();
+    return CheckFinite(result.evaluation);
   });
 }
 
