@@ -456,6 +456,29 @@ TEST_F(CpuOps, ConvolutionAndItsGradientsAgree) {
           }
 }
 
+// Filters of one place with many weights beside the places, and as many of them with few.
+TEST_F(CpuOps, PointwiseConvolutionAndItsGradientsAgree) {
+  sy_convolution_attributes t = Square(1), biased = Square(1, 1);
+  for (sy_convolution_attributes* each : {&t, &biased}) {
+    std::fill_n(each->before, 3, 0);
+    std::fill_n(each->after, 3, 0);
+  }
+  for (const sy_dtype in : kFloats)
+    for (const sy_dtype out : kFloats)
+      for (const int64_t side : {2, 12})
+        for (const int64_t channels : {32, 6})
+          for (const uint8_t adds : {0, 1}) {
+            const std::vector<int64_t> x = {2, side, 3, channels}, w = {16, 1, 1, channels}, y = {2, side, 3, 16};
+            const auto image = Random(x, in), weights = Random(w, in), gradient = Random(y, in);
+            Op forward("convolution", biased), data("convolution_backward_data", t),
+                gradients("convolution_backward_weights", t);
+            forward.accumulate = data.accumulate = gradients.accumulate = {adds};
+            Agree(forward, {image, weights, Random({16}, out)}, {Random(y, out)});
+            Agree(data, {gradient, weights}, {Random(x, out)});
+            Agree(gradients, {image, gradient}, {Random(w, out)});
+          }
+}
+
 // oneDNN's kernel for filters of one place must not be taken for these: it writes beyond its memory.
 TEST_F(CpuOps, GradientsOfStridedPointwiseFiltersWithFewChannelsAgree) {
   for (const sy_dtype dtype : kBoth)
@@ -582,6 +605,31 @@ TEST_F(CpuOps, GeluMakesNoSubnormalNumbersOfLargeOnes) {
   ASSERT_EQ(got.size(), 1u);
   for (const double value : got[0].values)
     EXPECT_NE(std::fpclassify(static_cast<float>(FromBits(SY_F32, value))), FP_SUBNORMAL);
+}
+
+// Of every bf16 up to 8, with the activation's cheaper form for results of bf16: at most the next number, and seldom.
+TEST_F(CpuOps, GeluOfBf16IsTheNearestOrTheNext) {
+  Tensor x = Empty({0, 1}, SY_BF16), one = Empty({1, 1}, SY_BF16);
+  for (uint32_t sign : {0u, 0x8000u})
+    for (uint32_t bits = 0x3A00; bits < 0x4100; ++bits) x.values.push_back(sign | bits);  // from 2^-11
+  x.dims[0] = static_cast<int64_t>(x.values.size());
+  one.values = {ToBits(SY_BF16, 1)};
+  for (const int32_t gradient : {0, 1}) {
+    const sy_matmul_attributes t{.alpha = 1, .activation = SY_ACTIVATION_GELU, .activation_gradient = gradient};
+    Tensor ones = x;
+    for (double& v : ones.values) v = one.values[0];
+    const std::vector<Tensor> inputs = gradient ? std::vector{ones, one, x} : std::vector{x, one};
+    const auto got = cpu_->Run(Op("matmul", t), inputs, {Empty(x.dims, SY_BF16)})[0];
+    const auto expected = reference_->Run(Op("matmul", t), inputs, {Empty(x.dims, SY_BF16)})[0];
+    int others = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double value = FromBits(SY_BF16, got[i]), right = FromBits(SY_BF16, expected[i]);
+      others += value != right;
+      EXPECT_LE(std::fabs(value - right), std::fabs(right) * 0x1p-7 + 4e-6)
+          << "at " << FromBits(SY_BF16, x.values[i]) << (gradient ? ", gradient" : "");
+    }
+    EXPECT_LE(others, static_cast<int>(got.size()) / 20);
+  }
 }
 
 TEST_F(CpuOps, EveryPointwiseInstructionAgrees) {

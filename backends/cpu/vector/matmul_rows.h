@@ -51,6 +51,9 @@ inline void FinishMatmul(const MatmulRows& a, int64_t rows, const float* sums, i
                           SY_INLINED { FinishRows(a, rows, sums, sums_stride, activation, slope); };
   switch (a.activation) {
     case SY_ACTIVATION_GELU:
+      if (a.out.dtype == SY_BF16)
+        return finish([](Floats v) SY_INLINED { return GeluForBf16(v); },
+                      [](Floats v) SY_INLINED { return GeluGradientForBf16(v); });
       return finish([](Floats v) SY_INLINED { return Gelu(v); }, [](Floats v) SY_INLINED { return GeluGradient(v); });
     case SY_ACTIVATION_GELU_TANH:
       return finish([](Floats v) SY_INLINED { return GeluTanh(v); },

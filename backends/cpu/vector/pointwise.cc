@@ -34,6 +34,7 @@ SY_INLINE void Apply(Rows x, Rows y, int64_t begin, int64_t end, F f) {
 void activate(int32_t activation, Rows x, Rows y, int64_t begin, int64_t end) {
   switch (activation) {
     case SY_ACTIVATION_GELU:
+      if (y.dtype == SY_BF16) return Apply<false>(x, y, begin, end, [](Floats v) SY_INLINED { return GeluForBf16(v); });
       return Apply<false>(x, y, begin, end, [](Floats v) SY_INLINED { return Gelu(v); });
     case SY_ACTIVATION_GELU_TANH:
       return Apply<false>(x, y, begin, end, [](Floats v) SY_INLINED { return GeluTanh(v); });
@@ -49,6 +50,8 @@ void activate(int32_t activation, Rows x, Rows y, int64_t begin, int64_t end) {
 void scale_by_activation_gradient(int32_t activation, Rows x, Rows y, int64_t begin, int64_t end) {
   switch (activation) {
     case SY_ACTIVATION_GELU:
+      if (y.dtype == SY_BF16)
+        return Apply<true>(x, y, begin, end, [](Floats v) SY_INLINED { return GeluGradientForBf16(v); });
       return Apply<true>(x, y, begin, end, [](Floats v) SY_INLINED { return GeluGradient(v); });
     case SY_ACTIVATION_GELU_TANH:
       return Apply<true>(x, y, begin, end, [](Floats v) SY_INLINED { return GeluTanhGradient(v); });
