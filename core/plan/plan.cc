@@ -188,6 +188,7 @@ void Count(const Graph& graph, StepSchedule& schedule, const RegionGraph& lowere
       step.cost.bytes = static_cast<double>(bytes);
       const double sent = WireBytes(node, static_cast<double>(bytes), RanksOf(options, node));
       report.wire_bytes += sent;
+      report.wire_bytes_of_group[node.attributes.as<sy_collective_attributes>().group] += sent;
       if (SpansNodes(options, node)) report.wire_bytes_between_nodes += sent;
     } else {
       ++report.launches;

@@ -69,6 +69,7 @@ struct PlanReport {
   uint64_t checkpoint_host_bytes = 0;   // and in host memory, of ranks that write, with what they gather
   double wire_bytes_between_nodes = 0;  // of wire_bytes, those of groups with ranks on several nodes
   double wire_bytes = 0;                // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
+  std::map<int, double> wire_bytes_of_group;  // of wire_bytes, by the group of the collective
   std::vector<Fallback> fallbacks;
   std::vector<Fallback> second_choices;  // nodes that the backend computes in a way that it did not want, and why
   struct OpLine {

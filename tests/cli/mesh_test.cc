@@ -43,6 +43,34 @@ TEST_F(MeshCommands, ExplainAsksADeviceForOneKernelAtATime) {
                 {"4 ranks, "});
 }
 
+TEST_F(MeshCommands, ExplainTellsOfEachStageAndEachAxis) {
+  const auto plan = nlohmann::json::parse(Run("explain --json --model=vit_micro --heads=6 --width=96 --device=cpu "
+                                              "--world=8 --pp=2 --tp=2 --batch_size=4 --accumulation=4 2> /dev/null")
+                                              .output,
+                                          nullptr, false);
+  double sent = 0;
+  for (const char* axis : {"data", "pipeline", "tensor"}) {
+    EXPECT_GT(plan["wire_bytes_by_axis"][axis].get<double>(), 0) << axis;
+    sent += plan["wire_bytes_by_axis"][axis].get<double>();
+  }
+  for (const auto& [axis, bytes] : plan["wire_bytes_by_axis"].items()) {
+    if (axis == "world") sent += bytes.get<double>();
+  }
+  EXPECT_DOUBLE_EQ(sent, plan["wire_bytes"].get<double>());
+  ASSERT_EQ(plan["pipeline"]["stages"].size(), 2u);
+  for (const auto& stage : plan["pipeline"]["stages"]) {
+    uint64_t bytes = 0;
+    for (const auto& [name, held] : stage["memory_by_class"].items()) bytes += held.get<uint64_t>();
+    EXPECT_EQ(bytes, stage["memory_bytes"].get<uint64_t>());
+    EXPECT_GT(stage["memory_by_class"]["state"].get<uint64_t>(), 0u);
+  }
+}
+
+TEST_F(MeshCommands, ExplainSaysHowToPlanForADeviceThatIsNotHere) {
+  ExpectRefused(Run("explain --model=mlp --device=npu --world=8"),
+                {"without --device it plans with those of this host"});
+}
+
 // n bytes of gradients among 4 ranks on two nodes. At once a ring sends 2·3/4·n, as slow as what lies between nodes.
 // Node by node a rank sends n/2 of a reduce_scatter and n/2 of an all_gather within its node, and between them half of
 // n summed by two: 2·1/2·n/2.

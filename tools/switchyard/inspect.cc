@@ -71,6 +71,27 @@ int64_t ShortestRun(const TrainConfig& config) {
   return config.powersgd_compression ? config.start_compress_iter + 1 : 1;
 }
 
+// What a rank sends along each axis of the mesh, by GroupIndex; "": along one at most.
+nlohmann::ordered_json JsonByAxis(const PlanReport& report) {
+  constexpr const char* kNames[] = {"world", "data", "pipeline", "tensor", "node", "across_nodes"};
+  nlohmann::ordered_json axes = nlohmann::ordered_json::object();
+  for (const auto& [group, bytes] : report.wire_bytes_of_group) axes[kNames[group]] = bytes;
+  return axes;
+}
+std::string TrafficByAxis(const PlanReport& report) {
+  constexpr const char* kAmong[] = {"all ranks",
+                                    "data ranks",
+                                    "stages",
+                                    "ranks that divide layers",
+                                    "data ranks of a node",
+                                    "data ranks of different nodes"};
+  std::vector<std::string> parts;
+  for (const auto& [group, bytes] : report.wire_bytes_of_group) {
+    if (bytes > 0) parts.push_back(fmt::format("{:.2f} MB among {}", bytes / 1e6, kAmong[group]));
+  }
+  return parts.size() < 2 ? "" : fmt::format("on the wire: {}\n", fmt::join(parts, ", "));
+}
+
 std::string TimesText(const UpdateCost& cost, const StatedRates& rates) {
   return fmt::format(
              "an update of this run takes {:.3f} ms at these rates where all sending is hidden behind computing, "
@@ -124,7 +145,15 @@ Status ExplainCommand(const CommandLine& line) {
   request.pipeline = request.tensor = 1;                    // here is one process, whatever is explained
   request.memory_limit = kNoMemoryLimit;                    // of the run, not of what is measured here
   request.computes_on_host |= absl::GetFlag(FLAGS_search);  // which may come to --offload
-  SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
+  const auto joined = World::Join(request);
+  if (!joined.ok() && line.settings.Has("device"))
+    return Status(
+        joined.status().code(),
+        Message(joined.status()) +
+            "; explain asks a device which kernels it has: without --device it plans with those of this host, "
+            "whose workspace and fusions differ, and takes --memory_limit for the memory of what is meant");
+  SY_RETURN_IF_ERROR(joined.status());
+  const auto& here = *joined;
   if (absl::GetFlag(FLAGS_search)) {
     WarnOfSettingsOfOtherTasks(setup);  // the search chooses what else has an effect
   } else {
@@ -159,10 +188,6 @@ Status ExplainCommand(const CommandLine& line) {
   const bool fits = static_cast<double>(cost.bytes) <= available;
   const bool measured = absl::GetFlag(FLAGS_measure);
   if (absl::GetFlag(FLAGS_json)) {
-    nlohmann::ordered_json classes;
-    for (const ArenaBytes& line : report.memory) {
-      if (!line.host || line.bytes > 0) classes[line.arena] = line.bytes;
-    }
     nlohmann::ordered_json told = {{"model", c.model},
                                    {"batch_size", c.batch_size},
                                    {"ranks", world},
@@ -180,6 +205,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"gflop_per_update", cost.flops / 1e9},
                                    {"wire_bytes", report.wire_bytes},
                                    {"wire_bytes_between_nodes", report.wire_bytes_between_nodes},
+                                   {"wire_bytes_by_axis", JsonByAxis(report)},
                                    {"memory_bytes", plans.PlannedBytes()},
                                    {"host_bytes", plans.PlannedHostBytes() - plans.PlannedFileBytes()},
                                    {"file_bytes", plans.PlannedFileBytes()},
@@ -187,7 +213,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"device_bytes", cost.bytes},
                                    {"checkpoint_bytes", report.checkpoint_bytes},
                                    {"checkpoint_host_bytes", report.checkpoint_host_bytes},
-                                   {"memory_by_class", classes},
+                                   {"memory_by_class", ByClass(report.memory)},
                                    {"recompute", c.recompute}};
     if (mesh.pipeline > 1) told["pipeline"] = JsonOf(ReportOf(replica, mesh, c.accumulation));
     if (measured) told["estimate"] = EstimateJson(FamiliesOf(plans.Main(), rates.device), rates.device);
@@ -202,7 +228,7 @@ Status ExplainCommand(const CommandLine& line) {
   if (c.accumulation > 1 && mesh.pipeline == 1)
     fmt::print("of the last of an update's {} micro-steps, which updates; all of them compute {:.3f} GFLOP\n\n",
                c.accumulation, cost.flops / 1e9);
-  fmt::print("{}", report.ToText());
+  fmt::print("{}{}", report.ToText(), TrafficByAxis(report));
   if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates.device), rates.device));
   if (report.collectives > 0)
     fmt::print("--overlap={:d}: {}\n", report.overlap,

@@ -16,6 +16,7 @@ StageReport RankOf(const TrainingPlans& plans, int number) {
   StageReport stage;
   stage.chunks.resize(static_cast<size_t>(cut.chunks));
   stage.bytes = plans.PlannedBytes();
+  stage.memory = plans.Report().memory;
   const Graph& graph = plans.program.Find("update")->graph;
   for (const Node& node : graph.nodes()) {
     if (node.input) {
@@ -46,11 +47,22 @@ StageReport Larger(StageReport a, const StageReport& b) {
     a.chunks[c].backward = std::max(a.chunks[c].backward, b.chunks[c].backward);
   }
   a.parameters = std::max(a.parameters, b.parameters);
-  a.bytes = std::max(a.bytes, b.bytes);
+  if (b.bytes > a.bytes) {
+    a.bytes = b.bytes;
+    a.memory = b.memory;
+  }
   return a;
 }
 
 }  // namespace
+
+nlohmann::ordered_json ByClass(std::span<const ArenaBytes> memory) {
+  nlohmann::ordered_json classes;
+  for (const ArenaBytes& line : memory) {
+    if (!line.host || line.bytes > 0) classes[line.arena] = line.bytes;
+  }
+  return classes;
+}
 
 double StageReport::Flops() const {
   return std::accumulate(chunks.begin(), chunks.end(), 0.0,
@@ -79,15 +91,25 @@ PipelineReport ReportOf(const Replica& replica, const Mesh& mesh, int micro_batc
 std::string TextOf(const PipelineReport& report) {
   std::string text = fmt::format(
       "--pp={}: an update is {} micro-batches, above for stage 0; by their FLOPs, stages wait for each other in {:.1f} "
-      "% of the time\n{:<7}{:<12}{:>12}{:>12}{:>12}\n",
-      report.stages.size(), report.micro_batches, 100 * report.bubble, "stage", "blocks", "parameters", "GFLOP", "MB");
+      "% of the time\n{:<7}{:<12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
+      report.stages.size(), report.micro_batches, 100 * report.bubble, "stage", "blocks", "parameters", "GFLOP", "MB",
+      "state", "gradients", "activations", "rest");
   for (size_t s = 0; s < report.stages.size(); ++s) {
     const StageReport& stage = report.stages[s];
     std::string blocks;
     for (const StageReport::Chunk& chunk : stage.chunks)
       blocks += fmt::format("{}{} to {}", blocks.empty() ? "" : ", ", chunk.first_block, chunk.last_block);
-    text += fmt::format("{:<7}{:<12}{:>12}{:>12.3f}{:>12.1f}\n", s, blocks, stage.parameters, stage.Flops() / 1e9,
+    text += fmt::format("{:<7}{:<12}{:>12}{:>12.3f}{:>12.1f}", s, blocks, stage.parameters, stage.Flops() / 1e9,
                         static_cast<double>(stage.bytes) / 1e6);
+    auto rest = static_cast<double>(stage.bytes);
+    for (const char* name : {"state", "gradients", "activations"}) {
+      const auto line = std::find_if(stage.memory.begin(), stage.memory.end(),
+                                     [&](const ArenaBytes& one) { return one.arena == name; });
+      const double bytes = line == stage.memory.end() ? 0 : static_cast<double>(line->bytes);
+      rest -= bytes;
+      text += fmt::format("{:>12.1f}", bytes / 1e6);
+    }
+    text += fmt::format("{:>12.1f}\n", rest / 1e6);
   }
   return text;
 }
@@ -101,7 +123,8 @@ nlohmann::ordered_json JsonOf(const PipelineReport& report) {
     stages.push_back({{"chunks", chunks},
                       {"parameters", stage.parameters},
                       {"gflop_per_update", stage.Flops() / 1e9},
-                      {"memory_bytes", stage.bytes}});
+                      {"memory_bytes", stage.bytes},
+                      {"memory_by_class", ByClass(stage.memory)}});
   }
   return {{"micro_batches", report.micro_batches}, {"bubble", report.bubble}, {"stages", stages}};
 }

@@ -1,6 +1,7 @@
 // What the stages of a pipeline hold and compute, as `explain` shows it. Pure functions; thread-safe.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct StageReport {
   };
   std::vector<Chunk> chunks;  // one, or --pp_interleave
   int64_t parameters = 0;
-  uint64_t bytes = 0;  // that it allocates
+  uint64_t bytes = 0;              // that it allocates
+  std::vector<ArenaBytes> memory;  // by arena
   double Flops() const;
 };
 
@@ -31,6 +33,8 @@ struct PipelineReport {
 // replica: the plans of a replica's ranks (TrainingPlans::OfReplica), of which each stage has `mesh.tensor`.
 PipelineReport ReportOf(const Replica& replica, const Mesh& mesh, int micro_batches);
 std::string TextOf(const PipelineReport& report);
+// {"state": bytes, …}; of the host what there is.
+nlohmann::ordered_json ByClass(std::span<const ArenaBytes> memory);
 nlohmann::ordered_json JsonOf(const PipelineReport& report);
 
 }  // namespace switchyard
