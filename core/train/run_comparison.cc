@@ -324,8 +324,10 @@ std::string ReportPage(const std::string& title, const std::vector<const LoggedR
                        const std::string& predictions) {
   std::string page = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>"
-      "body{{font:15px/1.5 system-ui,sans-serif;color:#1f2937;max-width:60em;margin:2em auto;padding:0 1em}}"
-      "table{{border-collapse:collapse}}td,th{{padding:.25em .8em;text-align:right;border-bottom:1px solid #e5e7eb}}"
+      "body{{font:15px/1.5 system-ui,sans-serif;color:#1f2937;max-width:60em;margin:2em auto;padding:0 "
+      "1em;overflow-wrap:anywhere}}"
+      "table{{border-collapse:collapse;display:block;overflow-x:auto}}td,th{{padding:.25em "
+      ".8em;text-align:right;border-bottom:1px solid #e5e7eb}}"
       "td:first-child,th:first-child{{text-align:left}}svg{{max-width:100%;height:auto}}"
       "pre{{background:#f9fafb;padding:1em;overflow-x:auto;font-size:13px}}"
       "details{{margin-top:1.5em}}summary{{cursor:pointer}}"

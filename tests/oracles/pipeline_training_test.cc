@@ -169,12 +169,13 @@ TEST_F(Stages, NormaliseOverTheDataParallelRanksOfEach) {
   if (world_.size() < 4) GTEST_SKIP() << "two stages, each on two data-parallel ranks";
   TrainConfig config = ResidualConfig();
   config.sync_batchnorm = true;
+  config.lr /= 50;  // normalising few values makes much of what is rounded, and more of it with each long step
   const auto alone = LoneWorld();
   const Stepped expected = StepOn(config, *alone);
   Arrange(2);
   const Stepped found = StepOn(config, world_);
   ExpectEqualOnAllRanks(found.parameters);
-  EXPECT_LE(DistanceOfMovements(found.parameters, expected.parameters, expected.start), 1e-4);
+  EXPECT_LE(DistanceOfMovements(found.parameters, expected.parameters, expected.start), 1e-5);
   EXPECT_NEAR(found.loss, expected.loss, 1e-5 * expected.loss);
 }
 
