@@ -260,6 +260,14 @@ TEST_F(ShorthandsOfAStart, RefuseWhatIsNoPartAndWhatContradicts) {
   EXPECT_THAT(Message(Give("batch_size2,batch_size3")), HasSubstr("both set --batch_size"));
 }
 
+// A checkpoint may come from anybody, and its settings are listed.
+TEST_F(SettingsOfAStart, AListingHasNoControlCharacters) {
+  ASSERT_TRUE(settings_.Give("suffix", "a\x1b[31m", Origin::kCheckpoint, "from\x1b[2J/state.json").ok());
+  const std::string listing = SettingsListing(settings_);
+  EXPECT_EQ(listing.find('\x1b'), std::string::npos) << listing;
+  EXPECT_THAT(listing, AllOf(HasSubstr("a\\x1b[31m"), HasSubstr("from\\x1b[2J")));
+}
+
 TEST_F(SettingsOfAStart, AbsenceIsNoValue) {
   EXPECT_FALSE(settings_.Has("suffix"));
   EXPECT_EQ(settings_.Get<std::string>("suffix"), std::nullopt);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "core/base/text.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard::conform {
@@ -67,7 +68,7 @@ int Report::Count(Outcome outcome) const {
 }
 
 std::string Report::Text(bool verbose) const {
-  std::string text = fmt::format("{} {} ({})\n", plugin, version, path);
+  std::string text = fmt::format("{} {} ({})\n", Printable(plugin), Printable(version), Printable(path, 4096));
   const auto line = [&](Outcome outcome, const std::string& name, const std::string& detail) {
     text += fmt::format("{:<16}  {}{}{}\n", OutcomeName(outcome), name, detail.empty() ? "" : ": ", detail);
   };

@@ -10,6 +10,7 @@
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 #include "core/base/names.h"
+#include "core/base/text.h"
 #include "core/runtime/plugins/manifest.h"
 #include "core/runtime/plugins/trust.h"
 #include "fmt/ranges.h"
@@ -179,7 +180,7 @@ StatusOr<std::shared_ptr<Plugin>> Registry::Find(PluginKind kind, const std::str
   const std::vector<std::string> found = Names(kind);
   return Status(code, fmt::format("no {} \"{}\"{}; found: {}; looked in: {}{}; SWITCHYARD_PLUGIN_PATH names further "
                                   "folders, with : between them",
-                                  KindName(kind), name, DidYouMean(name, WithWords(kind, found)),
+                                  KindName(kind), Printable(name), DidYouMean(name, WithWords(kind, found)),
                                   found.empty() ? "none" : Join(found, ", "), Join(search_path_, ", "),
                                   tried.empty() ? "" : "; refused: " + Join(tried, "; ")));
 }
