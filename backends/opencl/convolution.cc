@@ -84,7 +84,7 @@ sy_status PrepareConvolution(const Request& r, Kernel& kernel) {
   Problem p;
   if (!r.HasCounts(inputs, inputs, 1) || !Check(r, a, r.inputs[0], r.inputs[1], r.outputs[0], &p))
     return SY_UNSUPPORTED;
-  if (a.bias && (!r.RequireDims(r.inputs[2], {p.filters}, "bias") || !r.RequireDtype(r.inputs[2], p.dtype, "bias"))) {
+  if (a.bias && (!r.RequireDims(r.inputs[2], {p.filters}, "bias") || !r.RequireFloat(r.inputs[2], "bias"))) {
     return SY_UNSUPPORTED;
   }
   const int64_t at_once = p.ImagesAtOnce();
@@ -102,6 +102,7 @@ sy_status PrepareConvolution(const Request& r, Kernel& kernel) {
     if (a.bias) {
       product.flags |= kBias;
       product.bias = In(2);
+      product.bias_dtype = r.inputs[2].dtype;
     }
     if (r.accumulate[0]) product.flags |= kAccumulate;
     AddProduct(kernel, product);

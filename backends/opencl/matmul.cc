@@ -12,6 +12,11 @@ namespace {
 constexpr int64_t kTiledSide = 64, kTiledLanes = 16;  // TILE and SIDE of matmul_tiled.cl
 constexpr int64_t kMostTiles = 16, kGroupsPerUnit = 8, kPackRows = 256;
 
+// Storage of c, and of the bias, for which c stands where there is none.
+std::string EpilogueTypes(const Product& p) {
+  return Define("TC", p.c.dtype) + Define("TBIAS", p.flags & kBias ? p.bias_dtype : p.c.dtype);
+}
+
 Launch& Epilogue(Launch& launch, const Product& p) { return launch.Float(p.alpha).Int(p.activation).Uint(p.flags); }
 
 // Absent operands are bound to c, which is never read for them.
@@ -23,7 +28,7 @@ Launch& ResultArrays(Launch& launch, const Product& p) {
 }
 
 void AddTiled(Kernel& kernel, const Product& p) {
-  const std::string options = Define("TA", p.a.dtype) + Define("TB", p.b.dtype) + Define("TC", p.c.dtype);
+  const std::string options = Define("TA", p.a.dtype) + Define("TB", p.b.dtype) + EpilogueTypes(p);
   Launch& launch = kernel.Add("epilogue matmul_tiled", "matmul", options);
   ResultArrays(launch.Array(p.a.operand).Array(p.b.operand), p);
   launch.Uint(p.m).Uint(p.n).Uint(p.k).Uint(p.a.row_stride).Uint(p.a.column_stride);
@@ -57,7 +62,7 @@ void AddVector(Kernel& kernel, const Product& p) {
   const int64_t rows = RowsFor(device.width), row_tiles = DivideUp(p.m, rows);
   const int64_t fair = row_tiles * panels * p.batches / (device.traits.compute_units * kGroupsPerUnit);
   const int64_t tiles = std::clamp<int64_t>(fair, 1, kMostTiles);
-  std::string options = Define("TA", p.a.dtype) + Define("TC", p.c.dtype) + Define("ROWS", rows);
+  std::string options = Define("TA", p.a.dtype) + EpilogueTypes(p) + Define("ROWS", rows);
   if (p.a.column_stride == 1) options += Define("A_UNIT", int64_t{1});
   Launch& launch = kernel.Add("epilogue matmul_vector", "matmul", options);
   ResultArrays(launch.Array(p.a.operand).Array(packed), p);
@@ -116,12 +121,15 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   size_t next = 2;
   const auto take = [&](const char* name, const std::vector<int64_t>& dims, uint32_t flag, Operand* operand) {
     const sy_tensor& t = r.inputs[next];
-    if (!r.RequireDtype(t, c.dtype, name) || !r.RequireDims(t, dims, name)) return false;
+    if ((flag != kBias && !r.RequireDtype(t, c.dtype, name)) || !r.RequireDims(t, dims, name)) return false;
     p.flags |= flag;
     *operand = In(next++);
     return true;
   };
-  if (a.bias && !take("bias", {p.n}, kBias, &p.bias)) return SY_UNSUPPORTED;
+  if (a.bias) {
+    p.bias_dtype = r.inputs[next].dtype;
+    if (!r.RequireFloat(r.inputs[next], "bias") || !take("bias", {p.n}, kBias, &p.bias)) return SY_UNSUPPORTED;
+  }
   if (a.activation_gradient && !take("preactivation", c_dims, kActivationGradient, &p.preactivation))
     return SY_UNSUPPORTED;
   if (a.residual) {

@@ -21,8 +21,8 @@ inline Matrix Transposed(Matrix m) {
 
 enum { kBias = 1, kSavePreactivation = 2, kActivationGradient = 4, kResidual = 8, kAccumulate = 16 };  // as epilogue.cl
 
-// c (m, n) = a (m, k)·b (k, n), and what `flags` add. c's column_stride is 1; bias (inner_batches, n), preactivation
-// and residual have c's dtype, the latter two its places.
+// c (m, n) = a (m, k)·b (k, n), and what `flags` add. c's column_stride is 1; bias is (inner_batches, n); preactivation
+// and residual have c's dtype and its places.
 struct Product {
   int64_t m = 1, n = 1, k = 1, batches = 1, inner_batches = 1;
   double alpha = 1;
@@ -30,6 +30,7 @@ struct Product {
   int32_t activation = SY_ACTIVATION_NONE;
   uint32_t flags = 0;
   Operand bias{}, preactivation{}, residual{};
+  sy_dtype bias_dtype = SY_F32;
 };
 void AddProduct(Kernel& kernel, const Product& product);
 

@@ -19,6 +19,11 @@ class OpenClTraining : public ProgramTest {
            "--workers=1 --warmup=0 --max_fallback=0 --output=run --suffix=a --model=" +
            model;
   }
+  static std::string SmallUNet() {
+    return Common("unet3d") +
+           " --dataset=synthetic --patch_size=16,16,16 --width=8 --levels=2 --classes=3 --steps=2 --batch_size=2 "
+           "--validation_size=2 --lr=0.001";
+  }
   void ExpectLossesOfTheCpu(const std::string& arguments, Start start, size_t updates = 6, double tolerance = 1e-3) {
     const CommandResult opencl = Run(arguments + " --suffix=opencl --device=opencl", start);
     ExpectSuccess(opencl, {"opencl device 0", "0 fallbacks"});
@@ -47,10 +52,16 @@ TEST_F(OpenClTraining, AResNet18HasTheLossesOfTheCpu) {
 }
 
 TEST_F(OpenClTraining, AUNetOfVolumesHasTheLossesOfTheCpu) {
-  ExpectLossesOfTheCpu(Common("unet3d") +
-                           " --dataset=synthetic --patch_size=16,16,16 --width=8 --levels=2 --classes=3 --steps=2 "
-                           "--batch_size=2 --validation_size=2 --lr=0.001",
-                       Start::kAlone, 2, 1e-4);
+  ExpectLossesOfTheCpu(SmallUNet(), Start::kAlone, 2, 1e-4);
+}
+
+// The convolution of the head then has a bias in f32 beside halves.
+TEST_F(OpenClTraining, AUNetOfVolumesInFp16HasTheLossesOfTheCpu) {
+  ExpectLossesOfTheCpu(SmallUNet() + " --amp=O1 --precision=fp16", Start::kAlone, 2, 2e-4);
+}
+
+TEST_F(OpenClTraining, AUNetOfVolumesInBf16HasTheLossesOfTheCpu) {
+  ExpectLossesOfTheCpu(SmallUNet() + " --amp=O1 --precision=bf16", Start::kAlone, 2, 2e-4);
 }
 
 TEST_F(OpenClTraining, AnMlpOnTwoRanksWithMpiHasTheLossesOfTheCpu) {

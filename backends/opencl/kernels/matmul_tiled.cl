@@ -1,7 +1,7 @@
 // Matrix products for devices with many work-items: a work-group of 16 × 16 computes a tile of 64 × 64, each work-item
 // 4 × 4 of it, from slices of a and b that are 16 deep and lie in local memory (NVIDIA, "OpenCL Best Practices Guide",
 // 3.2.2). Strides are in elements: a's (m, k) at m·a_row + k·a_k, b's (k, n) at k·b_k + n·b_column.
-//   TA, TB, TC: storage of a, b, and of c with all that is added to it. WIDTH is 1 here.
+//   TA, TB: storage of a and b, others as in epilogue.cl. WIDTH is 1 here.
 #define SIDE 16
 #define EACH 4
 #define TILE (SIDE * EACH)
@@ -49,7 +49,7 @@ __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) __kernel void matmul(
     for (uint j = 0; j < EACH; ++j) {
       const uint n = n0 + x + j * SIDE;
       if (m < M && n < N) {
-        finish(alpha * sum[i][j], OF(STORED(TC), c) + start, OF(STORED(TC), bias) + z % inner_count * N,
+        finish(alpha * sum[i][j], OF(STORED(TC), c) + start, OF(STORED(TBIAS), bias) + z % inner_count * N,
                OF(STORED(TC), preactivation) + start, OF(STORED(TC), residual) + start, n, N, activation, flags);
       }
     }

@@ -1,6 +1,6 @@
 // Matrix products for devices whose work-items are vector units; b comes packed by pack.cl. A work-item keeps ROWS ×
 // COLUMNS sums in registers, and walks over `tiles` such tiles below one another, so that its panel stays in the cache.
-//   TA, TC: storage of a, and of c with all that is added to it. A_UNIT: a's elements along K are neighbours.
+//   TA: storage of a, others as in epilogue.cl. A_UNIT: a's elements along K are neighbours.
 GROUP_KERNEL void matmul(ARRAY(a), ARRAY(panels), ARRAY(c), ARRAY(bias), ARRAY(preactivation), ARRAY(residual), uint M,
                          uint N, uint K, uint tiles, uint a_row, uint a_k, uint c_row, uint inner_count, ulong a_outer,
                          ulong a_inner, ulong c_outer, ulong c_inner, float alpha, int activation, uint flags) {
@@ -40,7 +40,7 @@ GROUP_KERNEL void matmul(ARRAY(a), ARRAY(panels), ARRAY(c), ARRAY(bias), ARRAY(p
       const ulong start = c_start + (ulong)(m0 + r) * c_row;
       for (uint n = n0; n < min(N, n0 + COLUMNS); n += WIDTH) {
         finish(alpha * VLOAD(tile + r * COLUMNS + n - n0), OF(STORED(TC), c) + start,
-               OF(STORED(TC), bias) + z % inner_count * N, OF(STORED(TC), preactivation) + start,
+               OF(STORED(TBIAS), bias) + z % inner_count * N, OF(STORED(TC), preactivation) + start,
                OF(STORED(TC), residual) + start, n, N, activation, flags);
       }
     }

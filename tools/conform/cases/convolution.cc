@@ -11,7 +11,7 @@ void AddConvolutions(Table& table) {
     std::vector<int64_t> image, kernel;
     std::vector<int> stride, dilation, before, after;
     int groups;
-    bool bias;
+    bool bias, f32_bias = false;
   };
   const auto add = [&](const char* name, const Sizes& s) {
     sy_convolution_attributes a{};
@@ -32,7 +32,7 @@ void AddConvolutions(Table& table) {
     w.push_back(s.c / s.groups);
     y.push_back(s.k);
     std::vector<Operand> inputs = {T(x), T(w)};
-    if (s.bias) inputs.push_back(T({s.k}));
+    if (s.bias) inputs.push_back(s.f32_bias ? F({s.k}) : T({s.k}));
     table.Add("convolution", name, a, inputs, {T(y)});
     table.Gradient("convolution_backward_data", {"g0", "i1"}, {0});
     table.Gradient("convolution_backward_weights", {"i0", "g0"}, {1});
@@ -58,6 +58,11 @@ void AddConvolutions(Table& table) {
   add("blocks_grouped", {1, 64, 64, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 4, false});
   add("blocks_depthwise", {1, 64, 64, {9, 8}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}, 64, true});
   add("stem", {1, 3, 32, {38, 37}, {7, 7}, {2, 2}, {1, 1}, {3, 3}, {3, 3}, 1, false});
+  // As mixed precision has it: f32 beside halves.
+  add("f32_bias", {2, 3, 5, {7, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, true, true});
+  add("grouped_f32_bias", {2, 6, 9, {6, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 3, true, true});
+  add("volume_f32_bias", {1, 2, 3, {5, 4, 3}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true, true});
+  add("blocks_pointwise_f32_bias", {2, 32, 16, {5, 6}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, true, true});
   add("blocks_volume", {1, 32, 16, {5, 6, 7}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true});
   const auto refuse = [&](const char* what, auto change) {
     table.Refuse<sy_convolution_attributes>(
