@@ -17,6 +17,7 @@ bool IsOfKind(const nlohmann::json& config, const ForeignFormat& format) {
   const nlohmann::json& value = At(config, format.kind_field.c_str());
   if (!value.is_string()) return false;
   const std::string text = value.get<std::string>();
+  if (format.kind_anywhere) return text.find(format.kind) != std::string::npos;
   return text == format.kind || text.starts_with(format.kind + "_");
 }
 

@@ -45,8 +45,9 @@ struct ForeignFormat {
   bool (*has)(const ResolvedModel& model) = nullptr;  // does the program have it? Null: all of the family
   // Settings that weights of this naming imply where no config.json speaks.
   SettingValues (*implied)(const FindShape& shape) = nullptr;
-  // It is this family's where this field of config.json says `kind`, or `kind` and more behind "_".
+  // It is this family's where this field of config.json says `kind`, or `kind` and more behind "_", or has it anywhere.
   std::string kind_field, kind;
+  bool kind_anywhere = false;
   // InvalidArgument names the field that is wrong or that we cannot follow.
   StatusOr<ForeignModel> (*read)(const nlohmann::json& config) = nullptr;
   StatusOr<ForeignFiles> (*write)(const ResolvedModel& model, const EvaluationTransform& transform,

@@ -1,6 +1,7 @@
 #include "models/resnet_formats.h"
 
 #include <algorithm>
+#include <regex>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -8,14 +9,17 @@
 #include "models/foreign_json.h"
 #include "models/hugging_face.h"
 #include "models/resnet.h"
+#include "models/timm.h"
 
 namespace switchyard {
 namespace {
 
 using Json = nlohmann::json;
 using foreign_json::At;
+using foreign_json::Classes;
 using foreign_json::Flag;
 using foreign_json::Positive;
+using foreign_json::Side;
 using foreign_json::Unexpected;
 
 constexpr char kEmbedder[] = "embedder.embedder.", kStages[] = "encoder.stages.", kPrefix[] = "resnet.";
@@ -104,6 +108,17 @@ Json HiddenSizes(const ResNetConfig& config) {
   return sizes;
 }
 
+ForeignModel Found(const ResNetConfig& o, std::optional<int> image_size, std::vector<std::string> class_names) {
+  const SettingValues all = OwnSettings(o);
+  return {.name = fmt::format("resnet{}", o.depth),
+          .image_size = image_size,
+          .channels = o.channels,
+          .classes = o.classes,
+          .own = {{"depth", all.at("depth")}, {"width", all.at("width")}},
+          .of_weights = {{"stem", "imagenet"}},  // "auto" would make it that of the image's size
+          .class_names = std::move(class_names)};
+}
+
 StatusOr<ForeignModel> ReadResNet(const Json& config) {
   ResNetConfig o;
   const Json& type = At(config, "layer_type");
@@ -125,13 +140,7 @@ StatusOr<ForeignModel> ReadResNet(const Json& config) {
   SY_ASSIGN_OR_RETURN(o.channels, Positive(config, "num_channels", 3));
   SY_ASSIGN_OR_RETURN(ForeignLabels labels, ReadHuggingFaceLabels(config));
   if (labels.count) o.classes = *labels.count;
-  const SettingValues all = OwnSettings(o);
-  return ForeignModel{.name = fmt::format("resnet{}", o.depth),
-                      .channels = o.channels,
-                      .classes = o.classes,
-                      .own = {{"depth", all.at("depth")}, {"width", all.at("width")}},
-                      .of_weights = {{"stem", "imagenet"}},  // "auto" would make it that of the image's size
-                      .class_names = std::move(labels.names)};
+  return Found(o, std::nullopt, std::move(labels.names));
 }
 
 // The stem whose first convolution has such a kernel.
@@ -165,6 +174,72 @@ StatusOr<ForeignFiles> WriteResNet(const ResolvedModel& model, const EvaluationT
   return ForeignFiles{std::move(config), HuggingFacePreprocessor(transform)};
 }
 
+// "resnet50", or "tv_resnet50" as earlier versions named the one with torchvision's weights. Others, as resnet50d, have
+// other stems, shortcuts or widths.
+StatusOr<int> DepthOfArchitecture(const Json& name) {
+  static const auto& pattern = *new std::regex("(?:tv_)?resnet(18|34|50|101|152)");
+  std::smatch match;
+  const std::string text = name.is_string() ? name.get<std::string>() : "";
+  constexpr size_t kLongest = 64;  // the matcher recurses with the length of the text
+  if (text.size() > kLongest || !std::regex_match(text, match, pattern)) {
+    return Unexpected("architecture",
+                      "resnet18, resnet34, resnet50, resnet101 or resnet152, the residual networks of timm that are "
+                      "read",
+                      name);
+  }
+  return std::stoi(match[1].str());
+}
+
+StatusOr<ForeignModel> ReadTimmResNet(const Json& config) {
+  ResNetConfig o;
+  SY_ASSIGN_OR_RETURN(o.depth, DepthOfArchitecture(At(config, "architecture")));
+  SY_ASSIGN_OR_RETURN(const Json arguments, ReadTimmArguments(config, {"avg"}));
+  std::optional<int> image_size;
+  const Json& input = At(At(config, "pretrained_cfg"), "input_size");  // (channels, height, width)
+  if (!input.is_null()) {
+    if (!input.is_array() || input.size() != 3) return Unexpected("input_size", "channels, height and width", input);
+    const Json parts = {{"channels", input[0]}, {"input_size", {input[1], input[2]}}};
+    SY_ASSIGN_OR_RETURN(o.channels, Positive(parts, "channels", o.channels));
+    SY_ASSIGN_OR_RETURN(image_size, Side(parts, "input_size", o.image_size));
+  }
+  SY_ASSIGN_OR_RETURN(o.classes, Classes(config, "num_classes", o.classes));
+  for (const auto& [name, value] : arguments.items()) {
+    if (name == "num_classes") {
+      SY_ASSIGN_OR_RETURN(o.classes, Classes(arguments, "num_classes", o.classes));
+    } else if (name == "in_chans") {
+      SY_ASSIGN_OR_RETURN(o.channels, Positive(arguments, "in_chans", o.channels));
+    } else if (name != "zero_init_last" && name != "drop_rate" && name != "drop_path_rate") {
+      return Unexpected("model_args", "those of a plain residual network", Json{{name, value}});
+    }
+  }
+  SY_ASSIGN_OR_RETURN(std::vector<std::string> names, ReadTimmLabels(config, o.classes));
+  return Found(o, image_size, std::move(names));
+}
+
+bool TimmHas(const ResolvedModel& model) {
+  const ResNetConfig o = ResNetConfigOf(model);
+  return !HasSmallStem(o) && o.width == ResNetConfig().width;
+}
+
+StatusOr<ForeignFiles> WriteTimmResNet(const ResolvedModel& model, const EvaluationTransform& transform,
+                                       const std::vector<std::string>& class_names) {
+  const ResNetConfig o = ResNetConfigOf(model);
+  if (!TimmHas(model)) {
+    return InvalidArgument("a residual network with {} has no counterpart under the names of timm",
+                           HasSmallStem(o) ? "--stem=small" : fmt::format("--width={}", o.width));
+  }
+  Json pretrained = TimmTransform(transform, /*fixed_input_size=*/false);
+  pretrained.update({{"num_classes", o.classes}, {"first_conv", "conv1"}, {"classifier", "fc"}});
+  Json config = {{"architecture", fmt::format("resnet{}", o.depth)},
+                 {"num_classes", o.classes},
+                 {"num_features", HiddenSizes(o).back()},
+                 {"global_pool", "avg"},
+                 {"model_args", {{"in_chans", o.channels}}},
+                 {"pretrained_cfg", std::move(pretrained)}};
+  if (class_names.size() == static_cast<size_t>(o.classes)) config["label_names"] = class_names;
+  return ForeignFiles{std::move(config), {}};
+}
+
 }  // namespace
 
 HostTensors ResNetWeightsFromFile(HostTensors tensors) {
@@ -193,6 +268,20 @@ const std::vector<ForeignFormat>& ResNetFormats() {
        .loader =
            [](const std::string& folder) {
              return fmt::format("transformers.ResNetForImageClassification.from_pretrained(\"{}\")", folder);
+           }},
+      {.name = "timm",
+       .words = "timm",
+       .head = "fc",
+       .to_file = ConvolutionWeightsToFile,
+       .has = TimmHas,
+       .kind_field = "architecture",
+       .kind = "resnet",
+       .kind_anywhere = true,  // its reader knows which of them
+       .read = ReadTimmResNet,
+       .write = WriteTimmResNet,
+       .loader =
+           [](const std::string& folder) {
+             return fmt::format("timm.create_model(\"local-dir:{}\", pretrained=True)", folder);
            }},
       {.name = "torchvision",
        .words = "torchvision",

@@ -1,5 +1,5 @@
-// The residual networks of other programs: torchvision's (our own names, layouts as in models/convolution_weights.h)
-// and Hugging Face's ResNetForImageClassification. Thread-safe: pure functions.
+// The residual networks of other programs: torchvision's and timm's (our own names, layouts as in
+// models/convolution_weights.h) and Hugging Face's ResNetForImageClassification. Thread-safe: pure functions.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace switchyard {
 
 const std::vector<ForeignFormat>& ResNetFormats();
 
-// Under torchvision's or Hugging Face's names → ours.
+// Under torchvision's, timm's or Hugging Face's names → ours.
 HostTensors ResNetWeightsFromFile(HostTensors tensors);
 
 }  // namespace switchyard

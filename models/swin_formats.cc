@@ -177,20 +177,18 @@ StatusOr<Swin> SwinOfArchitecture(const Json& name) {
 StatusOr<ForeignModel> ReadTimmSwin(const Json& config) {
   Swin o;
   SY_ASSIGN_OR_RETURN(o, SwinOfArchitecture(At(config, "architecture")));
-  const Json& pool = At(config, "global_pool");
-  if (!pool.is_null() && pool != "avg") return Unexpected("global_pool", "avg", pool);
+  SY_ASSIGN_OR_RETURN(const Json arguments, ReadTimmArguments(config, {"avg"}));
   SY_ASSIGN_OR_RETURN(o.classes, Classes(config, "num_classes", o.classes));
-  const Json arguments = At(config, "model_args").is_null() ? Json::object() : At(config, "model_args");
-  if (!arguments.is_object()) return Unexpected("model_args", "an object", arguments);
   for (const auto& [name, value] : arguments.items()) {
-    int Swin::*const field = name == "img_size"      ? &Swin::image_size
-                             : name == "patch_size"  ? &Swin::patch
+    int Swin::*const field = name == "patch_size"    ? &Swin::patch
                              : name == "embed_dim"   ? &Swin::width
                              : name == "window_size" ? &Swin::window
                              : name == "in_chans"    ? &Swin::channels
                                                      : nullptr;
     if (name == "num_classes") {
       SY_ASSIGN_OR_RETURN(o.classes, Classes(arguments, "num_classes", o.classes));
+    } else if (name == "img_size") {
+      SY_ASSIGN_OR_RETURN(o.image_size, Side(arguments, "img_size", o.image_size));
     } else if (field != nullptr) {
       SY_ASSIGN_OR_RETURN(o.*field, Positive(arguments, name.c_str(), 0));
     } else if (name != "depths" && name != "num_heads" && name != "mlp_ratio" && name != "drop_path_rate") {

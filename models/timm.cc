@@ -1,5 +1,6 @@
 #include "models/timm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/foreign_json.h"
@@ -23,9 +24,25 @@ StatusOr<std::vector<float>> Statistics(const Json& json, const char* field) {
   return numbers;
 }
 
+Status CheckPool(const Json& json, const std::vector<std::string>& pools) {
+  const Json& pool = At(json, "global_pool");
+  if (pool.is_null() || std::find(pools.begin(), pools.end(), pool) != pools.end()) return OkStatus();
+  return Unexpected("global_pool", pools[0], pool);
+}
+
 }  // namespace
 
 bool IsTimmConfig(const Json& config) { return config.contains("architecture") && !config.contains("model_type"); }
+
+StatusOr<Json> ReadTimmArguments(const Json& config, const std::vector<std::string>& pools) {
+  SY_RETURN_IF_ERROR(CheckPool(config, pools));
+  Json arguments = At(config, "model_args");
+  if (arguments.is_null()) return Json::object();
+  if (!arguments.is_object()) return Unexpected("model_args", "an object", arguments);
+  SY_RETURN_IF_ERROR(CheckPool(arguments, pools));
+  arguments.erase("global_pool");
+  return arguments;
+}
 
 StatusOr<std::vector<std::string>> ReadTimmLabels(const Json& config, int classes) {
   std::vector<std::string> labels;
@@ -63,13 +80,13 @@ StatusOr<EvaluationTransform> ReadTimmTransform(const Json& config, int image_si
   return t;
 }
 
-Json TimmTransform(const EvaluationTransform& t) {
+Json TimmTransform(const EvaluationTransform& t, bool fixed_input_size) {
   const bool squash = t.resize == 0;
   double crop = squash ? 1.0 : static_cast<double>(t.image_size) / t.resize;
   // timm rounds down: what it computes has to be `resize` again.
   if (!squash && std::floor(t.image_size / crop) < t.resize) crop = std::nextafter(crop, 0.0);
   return {{"input_size", {t.channels, t.image_size, t.image_size}},
-          {"fixed_input_size", true},
+          {"fixed_input_size", fixed_input_size},
           {"interpolation", InterpolationName(t.interpolation)},
           {"crop_pct", crop},
           {"crop_mode", squash ? "squash" : "center"},

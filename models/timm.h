@@ -14,12 +14,15 @@ namespace switchyard {
 // Whether a config.json is timm's.
 bool IsTimmConfig(const nlohmann::json& config);
 
+// model_args without the pooling, which has to be one of `pools`, there and in the config itself. An empty object where
+// there are none.
+StatusOr<nlohmann::json> ReadTimmArguments(const nlohmann::json& config, const std::vector<std::string>& pools);
 // label_names; empty where there are none.
 StatusOr<std::vector<std::string>> ReadTimmLabels(const nlohmann::json& config, int classes);
 // pretrained_cfg as an evaluation transform. image_size and channels are the model's.
 StatusOr<EvaluationTransform> ReadTimmTransform(const nlohmann::json& config, int image_size, int channels);
 
-// The fields of pretrained_cfg that say the transform.
-nlohmann::json TimmTransform(const EvaluationTransform& transform);
+// The fields of pretrained_cfg that say the transform. fixed_input_size: does timm's model take the images' size?
+nlohmann::json TimmTransform(const EvaluationTransform& transform, bool fixed_input_size = true);
 
 }  // namespace switchyard

@@ -122,21 +122,19 @@ StatusOr<VisionTransformerConfig> ConfigOfArchitecture(const Json& name) {
 StatusOr<ForeignModel> ReadTimm(const Json& config) {
   VisionTransformerConfig o;
   SY_ASSIGN_OR_RETURN(o, ConfigOfArchitecture(At(config, "architecture")));
-  const Json& pool = At(config, "global_pool");
-  if (!pool.is_null() && pool != "token" && pool != "") return Unexpected("global_pool", "token", pool);
+  SY_ASSIGN_OR_RETURN(const Json arguments, ReadTimmArguments(config, {"token", ""}));
   SY_ASSIGN_OR_RETURN(o.classes, Classes(config, "num_classes", 1000));
-  const Json arguments = At(config, "model_args").is_null() ? Json::object() : At(config, "model_args");
-  if (!arguments.is_object()) return Unexpected("model_args", "an object", arguments);
   for (const auto& [name, value] : arguments.items()) {
-    int VisionTransformerConfig::*const field = name == "img_size"     ? &VisionTransformerConfig::image_size
-                                                : name == "patch_size" ? &VisionTransformerConfig::patch
-                                                : name == "embed_dim"  ? &VisionTransformerConfig::width
-                                                : name == "depth"      ? &VisionTransformerConfig::depth
-                                                : name == "num_heads"  ? &VisionTransformerConfig::heads
-                                                : name == "in_chans"   ? &VisionTransformerConfig::channels
-                                                                       : nullptr;
+    int VisionTransformerConfig::*const field = name == "patch_size"  ? &VisionTransformerConfig::patch
+                                                : name == "embed_dim" ? &VisionTransformerConfig::width
+                                                : name == "depth"     ? &VisionTransformerConfig::depth
+                                                : name == "num_heads" ? &VisionTransformerConfig::heads
+                                                : name == "in_chans"  ? &VisionTransformerConfig::channels
+                                                                      : nullptr;
     if (name == "num_classes") {
       SY_ASSIGN_OR_RETURN(o.classes, Classes(arguments, "num_classes", o.classes));
+    } else if (name == "img_size") {
+      SY_ASSIGN_OR_RETURN(o.image_size, Side(arguments, "img_size", o.image_size));
     } else if (field != nullptr) {
       SY_ASSIGN_OR_RETURN(o.*field, Positive(arguments, name.c_str(), 0));
     } else if (name == "mlp_ratio" && value.is_number() && value.get<double>() > 0 && value.get<double>() < 1024) {

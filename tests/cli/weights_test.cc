@@ -143,6 +143,34 @@ TEST_F(Weights, AnExportedResNetPredictsAsItsRun) {
   EXPECT_NE(RunJson(predict + "hub --image_size=48"), predicted);
 }
 
+// Of its full width, the only one that timm has. Their config.json says the size of the images, for any of which its
+// weights are.
+TEST_F(Weights, AResNetUnderTheNamesOfTimmPredictsAsItsRun) {
+  ExpectSuccess(
+      Run("train --model=resnet18 --image_size=40 --stem=imagenet --dataset=imagefolder --data=photos --batch_size=10 "
+          "--steps=1 --warmup=0 --lr=1e-4 --mean=0.4 --crop_ratio=0.8 --device=cpu --threads=1 --output=run --tag=t "
+          "--suffix=a"));
+  const std::string run = "run/resnet18/t/a/run", predict = "predict photos/val --top=3 --checkpoint=";
+  ExpectSuccess(Run("export hub --names=timm --checkpoint=" + run),
+                {"122 tensors under the names of timm; load them by timm.create_model(\"local-dir:hub\""});
+  const nlohmann::json predicted = RunJson(predict + run);
+  EXPECT_EQ(RunJson(predict + "hub"), predicted);
+  EXPECT_EQ(RunJson(predict + "hub/model.safetensors"), predicted);
+  EXPECT_NE(RunJson(predict + "hub --image_size=48"), predicted);
+  const CommandResult shown =
+      Run("train --pretrained=hub --dataset=imagefolder --data=photos --device=cpu --show_settings --output=tuned");
+  ExpectSuccess(shown);
+  EXPECT_THAT(shown.output, AllOf(testing::ContainsRegex("model +resnet18 +checkpoint: hub: config.json"),
+                                  testing::ContainsRegex("stem +imagenet +checkpoint: hub: config.json"),
+                                  testing::ContainsRegex("image_size +40 pixels +checkpoint: hub: config.json")));
+  ExpectSuccess(Run("train --steps=1 --pretrained=hub --dataset=imagefolder --data=photos --batch_size=10 --device=cpu "
+                    "--threads=1 --output=tuned"),
+                {"trained 1 update"});
+  ExpectRefused(Run("export narrow --names=timm --checkpoint=" + TrainResNet()),
+                {"--width=4 has no counterpart under the names of timm"});
+  EXPECT_FALSE(std::filesystem::exists(In("narrow")));
+}
+
 // Where Hugging Face has the network, the folder of a checkpoint is a model of theirs, as that of a ViT is.
 TEST_F(Weights, AResNetsCheckpointIsAModelOfHuggingFaceWhereThatHasIt) {
   const std::string run = TrainResNet(), best = run + "/checkpoints/best";

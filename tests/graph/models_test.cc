@@ -743,5 +743,108 @@ TEST(Timm, OtherArchitecturesAreRefusedByField) {
   EXPECT_THAT(error("label_names", {"ant"}), HasSubstr("label_names: expected 5 names"));
 }
 
+// What its save_for_hf makes of models of timm says in model_args what is so anyway.
+TEST(Timm, TheFilesThatItWritesAreRead) {
+  const auto recorded = nlohmann::json::parse(std::ifstream(SWITCHYARD_FIXTURES "/timm_configs.json"));
+  struct Expected {
+    const char *config, *name;
+    int image_size, channels, classes;
+    EvaluationTransform transform;
+  };
+  const std::vector<float> mean = {0.485f, 0.456f, 0.406f}, std = {0.229f, 0.224f, 0.225f};
+  const Interpolation bicubic = Interpolation::kBicubic;
+  const std::vector<Expected> all = {
+      {"resnet18", "resnet18", 224, 1, 7, {224, 1, 235, bicubic, {0.449f}, {0.226f}}},
+      {"resnet50", "resnet50", 224, 3, 1000, {224, 3, 256, Interpolation::kBilinear, mean, std}},
+      {"vit", "vit_tiny", 96, 3, 5, {96, 3, 106, bicubic, {0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}}},
+      {"swin", "swin_tiny", 224, 3, 5, {224, 3, 248, bicubic, mean, std}}};
+  ASSERT_EQ(recorded["config"].size(), all.size());
+  for (const Expected& expected : all) {
+    SCOPED_TRACE(expected.config);
+    const nlohmann::json& config = recorded["config"][expected.config];
+    const auto read = ReadForeignConfig(config);
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    EXPECT_EQ(read->name, expected.name);
+    EXPECT_EQ(read->image_size, expected.image_size);
+    EXPECT_EQ(read->channels, expected.channels);
+    EXPECT_EQ(read->classes, expected.classes);
+    const auto transform = ReadTimmTransform(config, *read->image_size, read->channels);
+    ASSERT_TRUE(transform.ok()) << Message(transform.status());
+    EXPECT_EQ(*transform, expected.transform);
+    if (!recorded["shapes"].contains(expected.config)) continue;
+    // Its weights are those of timm, by name and by shape.
+    SettingValues own = read->own;
+    own.insert(read->of_weights.begin(), read->of_weights.end());
+    const ResolvedModel model =
+        Resolved({.name = read->name, .channels = read->channels, .classes = read->classes, .own = own});
+    const HostTensors weights = *ExportWeights(model, Numbered(model), "timm");
+    nlohmann::json shapes;
+    for (const auto& [name, tensor] : weights) shapes[name] = tensor.shape;
+    EXPECT_EQ(shapes, recorded["shapes"][expected.config]);
+  }
+}
+
+TEST(Timm, AResNetsConfigurationIsReadAsItWasWritten) {
+  for (const char* name : {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}) {
+    const ResolvedModel model =
+        Resolved({.name = name, .image_size = 40, .channels = 1, .classes = 3, .own = {{"stem", "imagenet"}}});
+    const nlohmann::json config = Written("timm", model, {"ant", "bee", "cat"}, kCropped);
+    EXPECT_EQ(config["architecture"], name);
+    EXPECT_EQ(config["pretrained_cfg"]["fixed_input_size"],
+              false);  // or timm gives the network a size, which takes none
+    EXPECT_EQ(*ReadTimmTransform(config, 40, kCropped.channels), kCropped);
+    const auto read = ReadForeignConfig(config);
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    EXPECT_EQ(read->family->name, "resnet");
+    EXPECT_EQ(read->name, name);
+    EXPECT_EQ(read->image_size, 40);
+    EXPECT_EQ(read->channels, 1);
+    EXPECT_EQ(read->classes, 3);
+    EXPECT_EQ(read->own, (SettingValues{{"depth", model.own.at("depth")}, {"width", 64}}));
+    EXPECT_EQ(read->of_weights, (SettingValues{{"stem", "imagenet"}}));
+    EXPECT_EQ(read->class_names.at(2), "cat");
+  }
+}
+
+TEST(Timm, OtherResNetsAreRefusedByField) {
+  const auto error = [](const char* field, const nlohmann::json& value) {
+    nlohmann::json config = {{"architecture", "resnet50"}, {"num_classes", 5}};
+    config[field] = value;
+    const auto read = ReadForeignConfig(config);
+    return read.ok() ? read->name : Message(read.status());
+  };
+  EXPECT_EQ(error("global_pool", "avg"), "resnet50");
+  EXPECT_EQ(error("num_classes", 0), "resnet50") << "without a classifier";
+  EXPECT_EQ(error("architecture", "tv_resnet101"), "resnet101") << "as timm named it once";
+  EXPECT_EQ(error("model_args", {{"in_chans", 4}, {"zero_init_last", false}, {"drop_path_rate", 0.1}}), "resnet50");
+  for (const char* other : {"resnet26", "resnet50d", "resnet50_gn", "wide_resnet50_2", "resnetv2_50", "seresnet50"}) {
+    EXPECT_THAT(error("architecture", other),
+                AllOf(HasSubstr("architecture: expected resnet18, resnet34, resnet50, resnet101 or resnet152"),
+                      HasSubstr(other)));
+  }
+  EXPECT_THAT(error("architecture", "resnet50" + std::string(1 << 20, '0')), HasSubstr("architecture"));
+  EXPECT_THAT(error("architecture", "convnext_tiny"), HasSubstr("architecture: expected vit or swin or resnet"));
+  EXPECT_THAT(error("global_pool", "max"), HasSubstr("global_pool: expected avg"));
+  EXPECT_THAT(error("model_args", {{"global_pool", "max"}}), HasSubstr("global_pool: expected avg"));
+  EXPECT_THAT(error("model_args", {{"output_stride", 16}}), HasSubstr("output_stride"));
+  EXPECT_THAT(error("model_args", 3), HasSubstr("model_args: expected an object"));
+  const auto of_input = [&](const nlohmann::json& size) { return error("pretrained_cfg", {{"input_size", size}}); };
+  EXPECT_EQ(of_input({3, 96, 96}), "resnet50");
+  EXPECT_THAT(of_input({3, 96, 128}), HasSubstr("input_size: expected the side of a square"));
+  EXPECT_THAT(of_input({3, 96}), HasSubstr("input_size: expected channels, height and width"));
+  EXPECT_THAT(of_input({0, 96, 96}), HasSubstr("channels: expected a whole number"));
+}
+
+TEST(Timm, AResNetOfAnotherWidthOrStemHasNoCounterpart) {
+  const auto error = [](const ModelOptions& options) {
+    const ResolvedModel model = Resolved(options);
+    return Message((*FormatOf(*model.info->family, "timm"))->write(model, kCropped, {}).status());
+  };
+  EXPECT_EQ(error({.name = "resnet18"}), "");
+  EXPECT_THAT(error({.name = "resnet18", .image_size = 32}),
+              HasSubstr("--stem=small has no counterpart under the names of timm"));
+  EXPECT_THAT(error({.name = "resnet18", .own = {{"width", 32}}}), HasSubstr("--width=32 has no counterpart"));
+}
+
 }  // namespace
 }  // namespace switchyard
