@@ -1,6 +1,6 @@
 // Which features of a training run can be combined: every two of them either train as one rank trains with the same
 // optimizer and precision (as one divided model, where what its ranks compress are parts), or are refused by name at
-// the start. The table of core/parallel/README.md is what comes out.
+// the start. The table of core/parallel/README.md is what comes out; with SWITCHYARD_WRITE_TABLE=1 it is written there.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,6 +23,7 @@ struct Feature {
   void (*use)(TrainConfig&);
   bool arithmetic = false;  // what one rank does differently with it, too
   int blocks = 0;           // that the model needs for it, on one rank too
+  const char* family = "";  // of the model that has what it is about; "": any
 };
 
 const Feature kFeatures[] = {
@@ -87,6 +88,7 @@ const Feature kFeatures[] = {
     {"--offload=optimizer", [](TrainConfig& c) { c.offload = "optimizer"; }},
     {"--offload=all", [](TrainConfig& c) { c.offload = "all"; }},
     {"--ema_decay", [](TrainConfig& c) { c.ema_decay = 0.5f; }, true},
+    {"--sync_batchnorm (ResNet-18)", [](TrainConfig& c) { c.sync_batchnorm = true; }, false, 0, "resnet"},
 };
 
 class Combinations : public ::testing::Test {
@@ -95,10 +97,9 @@ class Combinations : public ::testing::Test {
     reference_ = OneThreadedReference();
     ASSERT_NE(reference_, nullptr);
   }
-  // Of a model with batch norms, they are over all ranks.
   static TrainConfig Base(const std::string& family) {
     TrainConfig config = FamilyConfig(family);
-    config.sync_batchnorm = family == "resnet";
+    config.sync_batchnorm = false;
     config.bucket_mb = 0.02;  // several
     config.clip = 0;          // it would hide gradients of another size
     return config;
@@ -133,7 +134,11 @@ class Combinations : public ::testing::Test {
     return known->second;
   }
   // "": they train together. Else why they are refused.
-  std::string Together(std::span<const Feature* const> features, const std::string& family = "vit") {
+  std::string Together(std::span<const Feature* const> features) {
+    std::string family = "vit";
+    for (const Feature* feature : features) {
+      if (*feature->family != '\0') family = feature->family;
+    }
     TrainConfig on = Base(family), alone = Base(family);
     for (const Feature* feature : features) {
       feature->use(on);
@@ -150,7 +155,10 @@ class Combinations : public ::testing::Test {
     alone.accumulation = on.accumulation;
     const Reference& expected = Alone(alone);
     const bool half = alone.precision != "fp32" || on.allreduce_dtype != "fp32";
-    EXPECT_LE(DistanceOfMovements(found, expected.weights, expected.start), half ? 3e-2 : 1e-4);
+    // Gradients before a batch norm nearly cancel: by half precision alone one rank's movements by these optimizers
+    // differ from those in f32 by 0.13 to 0.34.
+    const bool rounding_moves = family == "resnet" && (on.optimizer == "adamw" || on.optimizer == "lamb");
+    EXPECT_LE(DistanceOfMovements(found, expected.weights, expected.start), !half ? 1e-4 : rounding_moves ? 0.2 : 3e-2);
     return "";
   }
   // Why two cannot be combined; "": they can.
@@ -165,18 +173,6 @@ class Combinations : public ::testing::Test {
       }
     }
     return known->second;
-  }
-  std::string RefusedWithBatchNorms() {
-    std::string refused;
-    for (const Feature& feature : kFeatures) {
-      SCOPED_TRACE(fmt::format("--sync_batchnorm and {}", feature.name));
-      const Feature* const alone[] = {&feature};
-      const std::string why = Together(alone, "resnet");
-      if (why.empty()) continue;
-      EXPECT_THAT(why, testing::HasSubstr("it marks no weight that tensor-parallel ranks could divide; use --tp=1"));
-      refused += fmt::format("{}`{}`", refused.empty() ? "" : ", ", feature.name);
-    }
-    return refused.empty() ? "-" : refused;
   }
   std::unique_ptr<Device> reference_;
   // What one test has found the next one knows.
@@ -200,12 +196,11 @@ bool CompressesParts(const Feature& a, const Feature& b) {
   return config.powersgd_compression && config.tp > 1;
 }
 
-// The part of a page behind the line `heading`, up to the next blank line.
-std::string TableBehind(const std::string& page, const std::string& heading) {
-  const size_t at = page.find(heading);
-  if (at == std::string::npos) return "";
-  const size_t begin = page.find("\n|", at) + 1;
-  return page.substr(begin, page.find("\n\n", begin) + 1 - begin);
+// Where the table behind the line `heading` lies in a page: up to the next blank line.
+std::pair<size_t, size_t> TableBehind(const std::string& page, const std::string& heading) {
+  const size_t at = page.find(heading), begin = page.find("\n|", at) + 1, end = page.find("\n\n", begin);
+  EXPECT_TRUE(at < begin && begin < end && end < page.size()) << "no table behind \"" << heading << '"';
+  return {begin, end + 1 - begin};
 }
 
 TEST_F(Combinations, OfTwoFeaturesTrainAsOneRankOrAreRefusedByName) {
@@ -221,14 +216,18 @@ TEST_F(Combinations, OfTwoFeaturesTrainAsOneRankOrAreRefusedByName) {
     }
     table += fmt::format("| `{}` | {}{} |\n", a.name, refused.empty() ? "-" : refused, by_parts ? " ¹" : "");
   }
-  table += fmt::format(
-      "| convolutional models (ResNet-18, with `--sync_batchnorm`), which mark no weight that ranks could divide | {} "
-      "|\n",
-      RefusedWithBatchNorms());
-  std::ifstream file(SWITCHYARD_SOURCE "/core/parallel/README.md");
-  std::stringstream page;
-  page << file.rdbuf();
-  EXPECT_EQ(TableBehind(page.str(), "## What can be combined"), table);
+  const std::string path = SWITCHYARD_SOURCE "/core/parallel/README.md";
+  std::stringstream read;
+  read << std::ifstream(path).rdbuf();
+  std::string page = read.str();
+  const auto [begin, size] = TableBehind(page, "## What can be combined");
+  if (HasFailure()) return;
+  if (EnvironmentInt("SWITCHYARD_WRITE_TABLE").value_or(0) != 0) {
+    std::ofstream(path) << page.replace(begin, size, table);
+    return;
+  }
+  EXPECT_EQ(page.substr(begin, size), table) << "to have it written: SWITCHYARD_WRITE_TABLE=1 " << ProgramFolder()
+                                             << "/interpreter_test --gtest_filter='Combinations.OfTwo*'";
 }
 
 // So that a table of pairs is enough: what no two of them keep from training trains as one rank does. A few, or as many

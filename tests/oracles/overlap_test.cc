@@ -3,6 +3,8 @@
 // sleeps and never shortens them, so the fastest steps are compared, and more are measured until the bound holds.
 #include <algorithm>
 #include <chrono>
+#include <future>
+#include <thread>
 
 #include "core/graph/gradients.h"
 #include "core/graph/ops/collective.h"
@@ -60,10 +62,12 @@ class OverlapTest : public ::testing::Test {
     Layout layout(world_->device->info().alignment);
     auto plan = Plan::Compile(graph, kernels, &reference, layout, {.fuse = false, .overlap = overlap});
     EXPECT_TRUE(plan.ok()) << Message(plan.status());
-    Communicator* const communicator = world_->communicator.get();
-    auto memory = Memory::Allocate(layout, *world_->device, communicator);
+    Communicator* const all = world_->communicator.get();
+    // Where one rank alone has a plan there is no group 0, which would have all ranks allocate.
+    const auto communicators = other_ ? GroupCommunicators({nullptr, all, other_.get()}) : GroupCommunicators(all);
+    auto memory = Memory::Allocate(layout, *world_->device, communicators);
     EXPECT_TRUE(memory.ok()) << Message(memory.status());
-    auto instance = Instance::Bind(**plan, **memory, communicates ? communicator : nullptr);
+    auto instance = Instance::Bind(**plan, **memory, communicates ? communicators : nullptr);
     EXPECT_TRUE(instance.ok()) << Message(instance.status());
     auto stream = world_->device->NewStream();
     EXPECT_TRUE(stream.ok());
@@ -95,6 +99,7 @@ class OverlapTest : public ::testing::Test {
   }
 
   std::unique_ptr<World> world_;
+  std::unique_ptr<Communicator> other_;  // of group 2, where there is one
 };
 
 TEST_F(OverlapTest, AStepTakesLittleMoreThanTheLongerOfComputingAndCommunicating) {
@@ -129,6 +134,56 @@ TEST_F(OverlapTest, RunsAreSubmittedBeforeTheirCollectivesAreThrough) {
     EXPECT_TRUE(world_->device->Synchronize(stream).ok());
     EXPECT_TRUE(instance.Finish().ok());
   });
+}
+
+// Of rank 0, a stage: what it computes next is held up until rank 1 lets it go on, and no time is measured.
+Graph Stage() {
+  Graph graph;
+  const TensorType type = {DType::kF32, {kWidth}};
+  const Value held = ops::Receive(graph, type, 1, 2, "held");
+  const Value first = ops::Unary(SY_PW_TANH, graph.Input("x", type, {Role::kParameter, {}, false}));
+  ops::Send(first, 1, 1, "first");
+  const Value came = ops::Receive(graph, type, 1, 1, "came");
+  ops::Send(came, 1, 1, "back");
+  const Value next = ops::Unary(SY_PW_TANH, held);
+  graph.Output("y", ops::Add(next, came));
+  return graph;
+}
+
+// Its messages go and come all the same: the one computed while another is waited for, and one that came. Without
+// overlap they wait for what was computed before them.
+TEST_F(OverlapTest, MessagesGoAndComeWhileAStageComputes) {
+  auto other = world_->communicator->Split(0, world_->rank(), "other");
+  ASSERT_TRUE(other.ok()) << Message(other.status());
+  other_ = std::move(*other);
+  for (const bool overlap : {true, false}) {
+    SCOPED_TRACE(fmt::format("--overlap={}", overlap ? 1 : 0));
+    if (world_->rank() == 0) {
+      With(Stage(), overlap, true, [&](Instance& instance, const Stream& stream) {
+        EXPECT_TRUE(instance.Run(stream).ok());
+        EXPECT_TRUE(world_->device->Synchronize(stream).ok());
+        EXPECT_TRUE(instance.Finish().ok());
+      });
+      continue;
+    }
+    std::promise<void> back;
+    std::thread neighbour([&] {
+      std::vector<float> values(kWidth);
+      for (const int is_send : {0, 1, 0}) {
+        const Status moved =
+            world_->communicator->SendReceive("neighbour", {{0, is_send, values.data(), kWidth * sizeof(float)}});
+        EXPECT_TRUE(moved.ok()) << Message(moved);
+      }
+      back.set_value();
+    });
+    const auto patience = overlap ? std::chrono::milliseconds(30000) : std::chrono::milliseconds(300);
+    const bool came_back = back.get_future().wait_for(patience) == std::future_status::ready;
+    EXPECT_EQ(came_back, overlap);
+    std::vector<float> held(kWidth);
+    const Status let_go = other_->SendReceive("held", {{0, 1, held.data(), kWidth * sizeof(float)}});
+    EXPECT_TRUE(let_go.ok()) << Message(let_go);
+    neighbour.join();
+  }
 }
 
 }  // namespace

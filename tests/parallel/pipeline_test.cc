@@ -2,12 +2,15 @@
 // what one rank computes that adds up the same micro-batches in their order.
 #include "core/parallel/pipeline.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <set>
 #include <stdexcept>
 
+#include "core/graph/ops/collective.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/part.h"
@@ -18,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "models/resnet.h"
 #include "models/vit.h"
+#include "tests/plan/happens_before.h"
 #include "tests/plan/world.h"
 
 namespace switchyard {
@@ -434,6 +438,43 @@ TEST_F(Pipeline, SaysTheMeanLossOnAllStages) {
   whole.Run(0);
   EXPECT_NEAR(parts.Scalar(0, "loss"), whole.MeanLoss(), 1e-6);
   EXPECT_EQ(parts.Scalar(0, "loss"), parts.Scalar(1, "loss"));
+}
+
+// Read off the schedule: messages that nothing orders against some of the stage's computing.
+TEST_F(Pipeline, MessagesRunBesideWhatStagesComputeWhereTheyMay) {
+  ProgramOptions options = Options(4);
+  options.mesh.pipeline = 2;
+  for (const int rank : {0, 1}) {
+    const auto program = BuildProgram(Transformer(), options, rank);
+    ASSERT_TRUE(program.ok()) << Message(program.status());
+    for (const bool overlap : {true, false}) {
+      SCOPED_TRACE(fmt::format("rank {}, --overlap={}", rank, overlap ? 1 : 0));
+      Layout layout(64);
+      PlanOptions plan_options;
+      plan_options.overlap = overlap;
+      const auto plan = Plan::Compile(program->Find("update")->graph, *test_->kernels, test_->reference_kernels.get(),
+                                      layout, plan_options, test_->reference_kernels.get());
+      ASSERT_TRUE(plan.ok()) << Message(plan.status());
+      const std::vector<Step>& steps = (*plan)->schedule().steps;
+      const HappensBefore order = OrderOf((*plan)->schedule());
+      std::map<std::string, int> beside;  // messages by op
+      for (size_t i = 0; i < steps.size(); ++i) {
+        const Node& node = (*plan)->graph().node(steps[i].node);
+        if (!IsMessage(node)) continue;
+        bool free = false;
+        for (size_t j = 0; j < steps.size(); ++j)
+          free = free || (steps[j].stream == kComputeStream && !order[std::max(i, j)][std::min(i, j)]);
+        beside[node.op] += free ? 1 : 0;
+      }
+      if (rank == 0) {
+        EXPECT_EQ(beside["send"] > 0, overlap) << "the first micro-batch's, beside the next one's forward pass";
+        EXPECT_EQ(beside["receive"] > 0, overlap) << "the last one's gradient, beside the backward pass before it";
+      } else {
+        EXPECT_EQ(beside["receive"], overlap ? 4 : 0) << "of the micro-batches";
+        EXPECT_EQ(beside["send"] == 4, overlap);
+      }
+    }
+  }
 }
 
 TEST_F(Pipeline, IsRefusedWhereItCannotBe) {

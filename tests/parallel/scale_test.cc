@@ -17,11 +17,11 @@ using testing::HasSubstr;
 constexpr int kNode = 8;
 constexpr const char* kPhases[] = {"meet", "put and get", "get one value", "10 barriers", "leave"};
 
-// Without heartbeats, which count seconds and not ranks.
-CommandResult Play(int ranks, const std::string& what) {
-  return RunCommand(
-      fmt::format("{}/switchyard-bench-rendezvous {} {} {} 60000", ProgramFolder() + "/../bin", ranks, kNode, what),
-      60);
+// Without heartbeats, which count seconds and not ranks, where nothing else is said.
+CommandResult Play(int ranks, const std::string& what, int heartbeat_ms = 60000) {
+  return RunCommand(fmt::format("{}/switchyard-bench-rendezvous {} {} {} {}", ProgramFolder() + "/../bin", ranks, kNode,
+                                what, heartbeat_ms),
+                    60);
 }
 
 struct Messages {
@@ -53,6 +53,20 @@ TEST(Scale, MessagesGrowNoFasterThanRanksTimesTheirLogarithm) {
   // Rank 0 holds a connection a node, not one a rank.
   EXPECT_THAT(large.output, HasSubstr("descriptors of rank 0: "));
   EXPECT_LT(std::stoi(large.output.substr(large.output.find("rank 0: ") + 8)), many / 2) << large.output;
+}
+
+// Rank 0 exchanges heartbeats with the other ranks of its node and with one of each other node. A busy machine sends
+// fewer of them in a time and never more.
+TEST(Scale, RankZeroGetsAHeartbeatOfEachNodeAndNotOfEachRank) {
+  constexpr int kRanks = 64, kHeartbeatMs = 100;
+  const CommandResult result = Play(kRanks, "idle", kHeartbeatMs);
+  ASSERT_EQ(result.code, 0) << result.output;
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(result.output, found, std::regex("idle rank 0: (\\d+) messages in ([0-9.]+) s")))
+      << result.output;
+  const double both_ways = 2 * (kRanks / kNode - 1 + kNode - 1), times = std::stod(found[2]) * 1000 / kHeartbeatMs;
+  EXPECT_GE(std::stod(found[1]), both_ways) << result.output;
+  EXPECT_LE(std::stod(found[1]), both_ways * (times + 2)) << result.output;
 }
 
 class Loss : public testing::TestWithParam<const char*> {};

@@ -1,9 +1,10 @@
 // Many ranks on one machine: as many processes, which are nothing but a Rendezvous each, meet over the loopback by the
 // protocol of a run on several nodes, put, get, pass barriers and leave; or one of them is killed, and the others are
-// asked when they knew. Prints for each phase its time, from the moment that all were ready to the last one's end, and
-// the messages and bytes, sent and received, of the busiest process and of all.
+// asked when they knew; or, where they are "idle", all do nothing for ten heartbeats before they leave. Prints for each
+// phase its time, from the moment that all were ready to the last one's end, and the messages and bytes, sent and
+// received, of the busiest process and of all.
 //
-//   switchyard-bench-rendezvous RANKS [RANKS_PER_NODE=8] [kill|kill_relay|freeze] [HEARTBEAT_MS=500]
+//   switchyard-bench-rendezvous RANKS [RANKS_PER_NODE=8] [idle|kill|kill_relay|freeze] [HEARTBEAT_MS=500]
 #include "core/runtime/processes/rendezvous.h"
 
 #include <linux/futex.h>
@@ -34,7 +35,7 @@ namespace {
 
 constexpr int kTimeoutMs = 120000;
 constexpr int kFreezeLimitMs = 3000;
-constexpr int kBarriers = 10;
+constexpr int kBarriers = 10, kHeartbeats = 10;
 constexpr const char* kPhases[] = {"meet", "put and get", "get one value", "10 barriers", "leave"};
 constexpr int kPhaseCount = static_cast<int>(std::size(kPhases));
 
@@ -44,6 +45,8 @@ struct Progress {  // of one rank, in shared memory
   double ended[kPhaseCount] = {};
   MessageLink::Traffic traffic[kPhaseCount] = {};
   int descriptors = 0;
+  uint64_t idle_messages = 0;
+  double idle_seconds = 0;
   std::atomic<double> told_at = 0;
   char told[200] = {};
 };
@@ -52,6 +55,7 @@ struct Shared {
   std::atomic<int> step = 0;  // 2 p + 1: phase p may begin; 2 p + 2: all have ended it, and say what they sent
   std::atomic<int> ended[kPhaseCount] = {}, counted[kPhaseCount] = {};
   double began[kPhaseCount] = {};
+  std::atomic<int> idled = 0;  // ranks that have counted what they sent while they were idle
   std::atomic<int> failed = 0;
   Progress ranks[];
 };
@@ -59,6 +63,7 @@ struct Shared {
 struct Options {
   int ranks = 64, ranks_per_node = 8, heartbeat_ms = 500;
   std::string what = "leave";
+  bool loses() const { return what != "leave" && what != "idle"; }
 };
 
 int OpenDescriptors() {
@@ -106,7 +111,15 @@ Status RunRank(const Options& options, int rank, const std::string& run_id, int 
   for (int i = 0; i < kBarriers; ++i) SY_RETURN_IF_ERROR(rendezvous->Barrier("together", kTimeoutMs));
   end(3);
   begin(4);
-  if (options.what != "leave") {
+  if (options.what == "idle") {
+    const uint64_t messages = MessageLink::OfThisProcess().messages;
+    const double start = Seconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(kHeartbeats * options.heartbeat_ms));
+    own.idle_messages = MessageLink::OfThisProcess().messages - messages;
+    own.idle_seconds = Seconds() - start;
+    // Nobody's goodbye is counted.
+    for (++shared.idled; shared.idled < options.ranks;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } else if (options.what != "leave") {
     while (rendezvous->health().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     std::snprintf(own.told, sizeof own.told, "%s", Message(rendezvous->health()).c_str());
     own.told_at = Seconds();
@@ -198,7 +211,7 @@ int Run(const Options& options) {
     const bool last = phase == kPhaseCount - 1;
     shared.began[phase] = Seconds();
     Go(shared, 2 * phase + 1);
-    if (last && options.what != "leave") {
+    if (last && options.loses()) {
       const bool relay = options.what == "kill_relay";
       // The neighbours' one with most descriptors relays for them.
       const int node = options.ranks / options.ranks_per_node - 1, first = node * options.ranks_per_node;
@@ -213,10 +226,14 @@ int Run(const Options& options) {
     Go(shared, 2 * phase + 2);
     if (code == 0 && !AllHave(options, shared, shared.counted[phase])) code = 1;
   }
-  const int reported = code != 0 ? 0 : options.what == "leave" ? kPhaseCount : kPhaseCount - 1;
+  const int reported = code != 0 ? 0 : options.loses() ? kPhaseCount - 1 : kPhaseCount;
   for (int phase = 0; phase < reported; ++phase) Report(options, shared, phase);
   if (code == 0) std::printf("descriptors of rank 0: %d\n", shared.ranks[0].descriptors);
-  if (code != 0 || options.what != "leave") {
+  if (code == 0 && options.what == "idle") {
+    const Progress& first = shared.ranks[0];
+    std::printf("idle rank 0: %lu messages in %.3f s\n", first.idle_messages, first.idle_seconds);
+  }
+  if (code != 0 || options.loses()) {
     for (const pid_t pid : pids) kill(pid, SIGKILL);
   }
   for (const pid_t pid : pids) waitpid(pid, nullptr, 0);
@@ -233,9 +250,10 @@ int main(int argc, char** argv) {
   if (argc > 3) options.what = argv[3];
   if (argc > 4) options.heartbeat_ms = std::atoi(argv[4]);
   const bool known =
-      options.what == "leave" || options.what == "kill" || options.what == "kill_relay" || options.what == "freeze";
+      !options.loses() || options.what == "kill" || options.what == "kill_relay" || options.what == "freeze";
   if (options.ranks < 2 || options.ranks_per_node < 1 || !known || options.heartbeat_ms < 1) {
-    std::fprintf(stderr, "usage: %s RANKS [RANKS_PER_NODE] [leave|kill|kill_relay|freeze] [HEARTBEAT_MS]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s RANKS [RANKS_PER_NODE] [leave|idle|kill|kill_relay|freeze] [HEARTBEAT_MS]\n",
+                 argv[0]);
     return 2;
   }
   return switchyard::Run(options);
