@@ -107,9 +107,9 @@ TEST_P(Family, ALossScaleChangesNoBit) {
 }
 
 // Samples, dropout and batch norms are those of the whole batch, and so are gradients, but for their rounding: in f32
-// of sums in another order. In a half type weights' gradients are rounded on both sides; behind batch norms, whose
-// statistics are sums in another order, so is all that is computed: each side lies as far from f32 as rounding goes,
-// in a direction of its own.
+// of sums in another order, which batch norms over few values make more of. In a half type weights' gradients are
+// rounded on both sides; behind batch norms, whose statistics are sums in another order, so is all that is computed:
+// each side lies as far from f32 as rounding goes, in a direction of its own.
 TEST_P(Family, ManyRanksEqualOneRankWithTheWholeBatch) {
   TrainConfig config = FamilyConfig(family());
   Use(level(), &config);
@@ -121,6 +121,10 @@ TEST_P(Family, ManyRanksEqualOneRankWithTheWholeBatch) {
   const Trained expected = TrainOn(whole, *LoneWorld(), 1);
   const double distance = DistanceOfMovements(found.parameters, expected.parameters, expected.start);
   double allowed = 1e-5;
+  if (!level().half() && HasBatchNorms() && distance > allowed) {  // how far a device's own rounding goes
+    const Trained exact = TrainOn(whole, *LoneWorld(kNoMemoryLimit, "reference"), 1);
+    allowed = std::sqrt(2.0) * DistanceOfMovements(expected.parameters, exact.parameters, exact.start);
+  }
   if (level().half()) {
     allowed = 2 * std::pow(2.0, -level().bits);
     if (HasBatchNorms()) {

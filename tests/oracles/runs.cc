@@ -91,7 +91,7 @@ auto* const environment = static_cast<WorldEnvironment*>(::testing::AddGlobalTes
 World& SharedWorld() { return *environment->world; }
 const std::string& SharedFolder() { return environment->folder; }
 
-std::unique_ptr<World> LoneWorld(uint64_t memory_limit) {
+std::unique_ptr<World> LoneWorld(uint64_t memory_limit, const std::string& plugin) {
   auto world = std::make_unique<World>();
   const auto open = [](const std::string& name, int index, uint64_t limit) -> std::unique_ptr<Device> {
     OpenOptions options;
@@ -104,6 +104,7 @@ std::unique_ptr<World> LoneWorld(uint64_t memory_limit) {
     return device.ok() ? std::move(*device) : nullptr;
   };
   world->choice = SharedWorld().choice;
+  if (!plugin.empty()) world->choice = {.plugin = plugin};
   world->collective = "none";
   world->device = open(world->choice.plugin, world->choice.index, memory_limit);
   world->reference = open("reference", 0, kNoMemoryLimit);

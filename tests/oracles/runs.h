@@ -19,8 +19,10 @@ namespace switchyard {
 // (auto), the device the one named by SWITCHYARD_TEST_DEVICE (cpu), with one thread.
 World& SharedWorld();
 
-// A world of one rank on a device of its own: what a run without the other ranks would be. Local.
-std::unique_ptr<World> LoneWorld(uint64_t memory_limit = kNoMemoryLimit);
+// A world of one rank on a device of its own: what a run without the other ranks would be. Local. plugin: of the
+// device;
+// "": that of the others.
+std::unique_ptr<World> LoneWorld(uint64_t memory_limit = kNoMemoryLimit, const std::string& plugin = "");
 
 // A folder that all ranks see, removed after the last test.
 const std::string& SharedFolder();
