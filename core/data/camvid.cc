@@ -9,8 +9,6 @@
 namespace switchyard {
 namespace {
 
-constexpr size_t kLargestList = size_t{1} << 26;  // bytes of a list of files
-
 const std::vector<std::string>& CamVidClasses() {
   static const auto& names = *new std::vector<std::string>{"sky",  "building", "pole", "road",       "pavement", "tree",
                                                            "sign", "fence",    "car",  "pedestrian", "bicyclist"};

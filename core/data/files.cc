@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/base/host_memory.h"
 #include "core/base/logging.h"
 #include "core/base/text.h"
 #include "core/data/tar.h"
@@ -19,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostOfAPath = 4096;  // bytes; a tar archive may have names of any length
+constexpr size_t kPieceBytes = size_t{16} << 20;
 constexpr int kMaxFolderDepth = 8;     // below the root of a tree; a loop of links ends here
 
 bool EndsWith(const std::string& text, const std::string& end) {
@@ -50,80 +52,84 @@ StatusOr<bool> IsGzip(const Descriptor& file, const std::string& path) {
   return count == 2 && magic[0] == 0x1F && magic[1] == 0x8B;
 }
 
-// Half of the machine's memory: what a compressed file may become.
-size_t MostInMemory() {
-  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? static_cast<size_t>(pages) / 2 * static_cast<size_t>(page) : size_t{4} << 30;
-}
-
-struct GzipStream {
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> stream{nullptr, gzclose_r};
-  size_t file_bytes = 0;  // as they are stored
-};
-
-// Passes plain files through.
-StatusOr<GzipStream> OpenStream(const std::string& path) {
-  SY_ASSIGN_OR_RETURN(Descriptor file, OpenRegularFile(path));
-  GzipStream opened;
-  SY_ASSIGN_OR_RETURN(opened.file_bytes, FileBytes(file, path));
-  opened.stream.reset(gzdopen(file.get(), "rb"));
-  if (opened.stream == nullptr) return ResourceExhausted("{}: no memory to read it", path);
-  file.release();  // the stream's now
-  return opened;
-}
-
-Status DamagedGzip(const std::string& path, gzFile stream) {
-  int code = Z_OK;
-  const std::string text = gzerror(stream, &code);
-  return DataLoss("{}: damaged gzip file: {}; fetch it again", path,
-                  code == Z_BUF_ERROR ? "it ends too early" : text.c_str());
-}
-
-Status TooLarge(const std::string& path, size_t limit) {
+Status TooLarge(const std::string& path, uint64_t limit) {
   return ResourceExhausted("{}: holds more than {} bytes, which is the most that is read into memory here", path,
                            limit);
 }
 
 }  // namespace
 
-Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes) {
-  return ReadWholeFile(path, MostInMemory(), bytes);
+uint64_t MostInMemory(const std::string& root) {
+  return AvailableHostBytes(root).value_or(uint64_t{8} << 30) / 2;  // where nobody says, as little as machines have
+}
+
+Status CheckFitsInMemory(const std::string& path, uint64_t bytes) {
+  const uint64_t most = MostInMemory();
+  if (bytes <= most) return OkStatus();
+  return ResourceExhausted(
+      "{}: takes {} bytes of memory by what its header says, and at most {} are taken here: half of "
+      "what is left",
+      path, bytes, most);
+}
+
+StatusOr<FileStream> FileStream::Open(const std::string& path) {
+  constexpr uint64_t kMostInflation = 1032;  // of deflate: 258 bytes for two bits
+  SY_ASSIGN_OR_RETURN(Descriptor file, OpenRegularFile(path));
+  FileStream opened(path);
+  SY_ASSIGN_OR_RETURN(opened.most_bytes_, FileBytes(file, path));
+  SY_ASSIGN_OR_RETURN(opened.gzip_, IsGzip(file, path));
+  if (opened.gzip_ && __builtin_mul_overflow(opened.most_bytes_, kMostInflation, &opened.most_bytes_))
+    return DataLoss("{}: no file has so many bytes", path);
+  opened.stream_ = {gzdopen(file.get(), "rb"), gzclose_r};  // passes plain files through
+  if (opened.stream_ == nullptr) return ResourceExhausted("{}: no memory to read it", path);
+  file.release();  // the stream's now
+  gzbuffer(opened.stream_.get(), 1 << 18);
+  return opened;
+}
+
+Status FileStream::Append(uint64_t count, std::vector<uint8_t>* bytes) {
+  constexpr uint64_t kAtOnce = 1 << 20;
+  while (count > 0) {
+    const size_t used = bytes->size(), room = std::min(count, kAtOnce);
+    bytes->resize(used + room);
+    const int got = gzread(stream_.get(), bytes->data() + used, static_cast<unsigned>(room));
+    bytes->resize(used + static_cast<size_t>(std::max(got, 0)));
+    int code = Z_OK;
+    const std::string text = gzerror(stream_.get(), &code);
+    if (got < 0 || code != Z_OK) {
+      return DataLoss("{}: damaged gzip file: {}; fetch it again", path_,
+                      code == Z_BUF_ERROR ? "it ends too early" : text.c_str());
+    }
+    if (got == 0) break;
+    done_ += static_cast<uint64_t>(got);
+    count -= static_cast<uint64_t>(got);
+  }
+  return OkStatus();
+}
+
+Status FileStream::Finish(uint64_t count, const std::string& of_what, std::vector<uint8_t>* bytes) {
+  const auto other = [&](const std::string& found) {
+    return DataLoss("{}: expected {} bytes {}, found {}; fetch it again", path_, count, of_what, found);
+  };
+  const uint64_t begin = done_ - bytes->size(), most = most_bytes_ - std::min(begin, most_bytes_);
+  if (gzip_ ? count > most : count != most) return other(fmt::format("{}{}", gzip_ ? "at most " : "", most));
+  bytes->reserve(count);
+  if (bytes->size() < count) SY_RETURN_IF_ERROR(Append(count - bytes->size(), bytes));
+  if (bytes->size() < count) return other(fmt::format("{}", bytes->size()));
+  std::vector<uint8_t> more;
+  if (bytes->size() == count) SY_RETURN_IF_ERROR(Append(1, &more));
+  return bytes->size() > count || !more.empty() ? other("more than that") : OkStatus();
 }
 
 Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes) {
   bytes->clear();
-  SY_ASSIGN_OR_RETURN(const GzipStream file, OpenStream(path));
-  if (file.file_bytes > limit) return TooLarge(path, limit);
-  gzFile stream = file.stream.get();
-  gzbuffer(stream, 1 << 18);
-  // Memory grows with what is really there; no header is trusted for a size.
-  bytes->resize(file.file_bytes + 1);
-  size_t used = 0;
-  int count = 0;
-  for (;;) {
-    if (used > limit) return TooLarge(path, limit);
-    if (used == bytes->size()) bytes->resize(std::min(used * 2, limit + 1));
-    const size_t room = std::min<size_t>(bytes->size() - used, 1 << 24);
-    count = gzread(stream, bytes->data() + used, static_cast<unsigned>(room));
-    if (count <= 0) break;
-    used += static_cast<size_t>(count);
+  SY_ASSIGN_OR_RETURN(FileStream file, FileStream::Open(path));
+  if (!file.gzip()) {
+    if (file.most_bytes() > limit) return TooLarge(path, limit);
+    bytes->reserve(file.most_bytes() + 1);
   }
-  bytes->resize(used);
-  int code = Z_OK;
-  gzerror(stream, &code);
-  return count < 0 || code != Z_OK ? DamagedGzip(path, stream) : OkStatus();
-}
-
-StatusOr<FileStart> ReadFileStart(const std::string& path, size_t count) {
-  constexpr uint64_t kMostInflation = 1032;  // of deflate: 258 bytes for two bits
-  SY_ASSIGN_OR_RETURN(const GzipStream file, OpenStream(path));
-  FileStart start;
-  start.bytes.resize(count);
-  const int found = gzread(file.stream.get(), start.bytes.data(), static_cast<unsigned>(count));
-  if (found < 0) return DamagedGzip(path, file.stream.get());
-  start.bytes.resize(static_cast<size_t>(found));
-  start.most_bytes = file.file_bytes * (gzdirect(file.stream.get()) != 0 ? 1 : kMostInflation);
-  return start;
+  SY_RETURN_IF_ERROR(file.Append(uint64_t{limit} + 1, bytes));
+  return bytes->size() > limit ? TooLarge(path, limit) : OkStatus();
 }
 
 StatusOr<std::unique_ptr<FileTree>> FileTree::Open(const std::string& path) {
@@ -184,9 +190,8 @@ Status FileTree::ListArchive() {
   SY_ASSIGN_OR_RETURN(file_, OpenRegularFile(root_));
   SY_ASSIGN_OR_RETURN(const bool gzip, IsGzip(file_, root_));
   if (gzip) {
-    SY_RETURN_IF_ERROR(ReadWholeFile(root_, &memory_));
     file_ = Descriptor();
-    archive_size_ = static_cast<int64_t>(memory_.size());
+    SY_RETURN_IF_ERROR(Inflate());
   } else {
     SY_ASSIGN_OR_RETURN(const size_t bytes, FileBytes(file_, root_));
     archive_size_ = static_cast<int64_t>(bytes);
@@ -206,13 +211,31 @@ Status FileTree::ListArchive() {
   return OkStatus();
 }
 
+Status FileTree::Inflate() {
+  const uint64_t limit = MostInMemory();
+  SY_ASSIGN_OR_RETURN(FileStream stream, FileStream::Open(root_));
+  archive_size_ = 0;
+  do {
+    std::vector<uint8_t>& piece = memory_.emplace_back();
+    piece.reserve(kPieceBytes);
+    SY_RETURN_IF_ERROR(stream.Append(kPieceBytes, &piece));
+    archive_size_ += static_cast<int64_t>(piece.size());
+    if (static_cast<uint64_t>(archive_size_) > limit) return TooLarge(root_, limit);
+  } while (memory_.back().size() == kPieceBytes);
+  return OkStatus();
+}
+
 Status FileTree::ReadAt(int64_t offset, int64_t count, uint8_t* target) const {
   if (offset < 0 || count < 0 || count > archive_size_ || offset > archive_size_ - count) {
     return DataLoss("{}: the archive ends too early: expected {} bytes at offset {}, it has {}", root_, count, offset,
                     archive_size_);
   }
   if (file_.get() < 0) {
-    std::memcpy(target, memory_.data() + offset, static_cast<size_t>(count));
+    for (size_t at = static_cast<size_t>(offset), left = static_cast<size_t>(count); left > 0;) {
+      const size_t within = at % kPieceBytes, bytes = std::min(left, kPieceBytes - within);
+      std::memcpy(target, memory_[at / kPieceBytes].data() + within, bytes);
+      target += bytes, at += bytes, left -= bytes;
+    }
     return OkStatus();
   }
   while (count > 0) {

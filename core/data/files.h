@@ -9,27 +9,52 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/file.h"
 
+struct gzFile_s;  // of zlib
+
 namespace switchyard {
 
-// The file's bytes; where it is gzip, the bytes inside, checked against gzip's own checksum. ResourceExhausted above
-// `limit` bytes, which is half of the machine's memory where none is given.
-Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
-Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes);
+// How many bytes of files are read into memory: half of what AvailableHostBytes(root) says is left.
+uint64_t MostInMemory(const std::string& root = "");
+// ResourceExhausted where what a file says it holds takes more than that.
+Status CheckFitsInMemory(const std::string& path, uint64_t bytes);
 
-// The first bytes of a file, at most `count`, gzip undone; the whole has at most `most_bytes`. The end of gzip is not
-// checked.
-struct FileStart {
-  std::vector<uint8_t> bytes;
-  uint64_t most_bytes = 0;
+// A file's bytes in their order; where it is gzip, the bytes inside. For formats whose header says how much follows: no
+// more is inflated than is asked for, and memory grows with what is really there.
+class FileStream {
+ public:
+  static StatusOr<FileStream> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  // Of the whole: exact unless it is gzip, of which this is the most that it can become.
+  uint64_t most_bytes() const { return most_bytes_; }
+  bool gzip() const { return gzip_; }
+
+  // Appends the next `count` bytes, or as many as there are. What comes at once into what the caller has reserved is
+  // not copied again.
+  Status Append(uint64_t count, std::vector<uint8_t>* bytes);
+  // Appends what is missing of `count` bytes, of which `bytes` has those that were read last, and expects the end
+  // behind them, of gzip with its checksum. Else DataLoss: "expected 2048 bytes <of_what>, found …".
+  Status Finish(uint64_t count, const std::string& of_what, std::vector<uint8_t>* bytes);
+
+ private:
+  explicit FileStream(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+  std::unique_ptr<gzFile_s, int (*)(gzFile_s*)> stream_{nullptr, nullptr};
+  uint64_t most_bytes_ = 0, done_ = 0;
+  bool gzip_ = false;
 };
-StatusOr<FileStart> ReadFileStart(const std::string& path, size_t count);
+
+// The file's bytes, gzip undone and checked against its own checksum. ResourceExhausted above `limit` bytes.
+Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
 
 // The file's bytes as they are.
 Status ReadFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
+inline constexpr size_t kLargestList = size_t{1} << 26;    // bytes of a text that lists files or classes
 inline constexpr size_t kLargestSample = size_t{1} << 28;  // bytes of one encoded image, or of one file in a tree
 
 class FileTree {
@@ -55,12 +80,13 @@ class FileTree {
   FileTree() = default;
   Status ListFolder();
   Status ListArchive();
+  Status Inflate();
   Status ReadAt(int64_t offset, int64_t count, uint8_t* target) const;
 
   std::string root_;
   bool archive_ = false;
   Descriptor file_;              // of a plain tar
-  std::vector<uint8_t> memory_;  // a compressed tar's content
+  std::vector<std::vector<uint8_t>> memory_;  // a compressed tar's content, in pieces of kPieceBytes
   int64_t archive_size_ = 0;
   std::vector<Entry> entries_;
 };

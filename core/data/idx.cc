@@ -72,35 +72,33 @@ StatusOr<std::string> FindIdx(const std::string& folder, Split split, const std:
 }
 
 StatusOr<IdxArray> ReadIdx(const std::string& path) {
-  IdxArray array;
-  SY_RETURN_IF_ERROR(ReadWholeFile(path, &array.bytes));
-  const std::vector<uint8_t>& bytes = array.bytes;
-  if (bytes.size() < 4 || bytes[0] != 0 || bytes[1] != 0) {
+  SY_ASSIGN_OR_RETURN(FileStream file, FileStream::Open(path));
+  std::vector<uint8_t> header;
+  SY_RETURN_IF_ERROR(file.Append(4, &header));
+  if (header.size() < 4 || header[0] != 0 || header[1] != 0) {
     return DataLoss("{}: expected an IDX file, which starts with two zero bytes, found something else", path);
   }
-  if (bytes[2] != 0x08) {
+  if (header[2] != 0x08) {
     return InvalidArgument("{}: expected IDX elements of unsigned bytes (type 0x08), found type {:#04x}", path,
-                           bytes[2]);
+                           header[2]);
   }
-  const size_t rank = bytes[3];
+  const size_t rank = header[3];
   if (rank < 1 || rank > 4)
     return InvalidArgument("{}: expected an IDX file of 1 to 4 dimensions, found {}", path, rank);
-  const size_t header = 4 + 4 * rank;
-  if (bytes.size() < header) return DataLoss("{}: ends inside its IDX header", path);
+  SY_RETURN_IF_ERROR(file.Append(4 * rank, &header));
+  if (header.size() < 4 + 4 * rank) return DataLoss("{}: ends inside its IDX header", path);
+  IdxArray array;
   uint64_t elements = 1;
   for (size_t i = 0; i < rank; ++i) {
-    const uint8_t* dim = &bytes[4 + 4 * i];
+    const uint8_t* dim = &header[4 + 4 * i];
     const uint64_t extent = uint64_t{dim[0]} << 24 | uint64_t{dim[1]} << 16 | uint64_t{dim[2]} << 8 | dim[3];
     array.dims.push_back(static_cast<int64_t>(extent));
     if (extent == 0 || __builtin_mul_overflow(elements, extent, &elements)) {
       return DataLoss("{}: impossible IDX dimensions: number {} is {}", path, i + 1, extent);
     }
   }
-  if (elements != bytes.size() - header) {
-    return DataLoss("{}: expected {} bytes after its IDX header, found {}; fetch it again", path, elements,
-                    bytes.size() - header);
-  }
-  array.bytes.erase(array.bytes.begin(), array.bytes.begin() + static_cast<ptrdiff_t>(header));
+  if (elements <= file.most_bytes()) SY_RETURN_IF_ERROR(CheckFitsInMemory(path, elements));
+  SY_RETURN_IF_ERROR(file.Finish(elements, "after its IDX header", &array.bytes));
   return array;
 }
 

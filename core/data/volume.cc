@@ -86,16 +86,11 @@ StatusOr<uint64_t> BytesOfVoxels(const std::string& path, const Volume& v) {
   return bytes;
 }
 
-Status MissingVoxels(const std::string& path, const Volume& v, uint64_t expected, uint64_t found) {
-  return DataLoss("{}: expected {} bytes of voxels for ({}), found {}; fetch it again", path, expected,
-                  fmt::join(ExtentsOf(v), ", "), found);
-}
+std::string OfVoxels(const Volume& v) { return fmt::format("of voxels for ({})", fmt::join(ExtentsOf(v), ", ")); }
 
 // Voxels from the bytes after the header.
-Status Decode(const std::string& path, std::span<const uint8_t> bytes, Volume* v) {
-  SY_ASSIGN_OR_RETURN(const uint64_t expected, BytesOfVoxels(path, *v));
-  if (bytes.size() != expected) return MissingVoxels(path, *v, expected, bytes.size());
-  v->voxels.resize(expected / RowOf(v->stored).bytes);
+void Decode(std::span<const uint8_t> bytes, Volume* v) {
+  v->voxels.resize(bytes.size() / RowOf(v->stored).bytes);
   const bool swapped = Swapped(v->big_endian);
   AsStored(v->stored, [&](auto stored) {
     using T = decltype(stored);
@@ -104,7 +99,6 @@ Status Decode(const std::string& path, std::span<const uint8_t> bytes, Volume* v
       v->voxels[place] = static_cast<float>(v->slope * value + v->intercept);
     });
   });
-  return OkStatus();
 }
 
 std::vector<uint8_t> Gzip(const std::vector<uint8_t>& bytes) {
@@ -132,26 +126,40 @@ std::vector<uint8_t> Gzip(const std::vector<uint8_t>& bytes) {
 }  // namespace
 
 StatusOr<Volume> ReadVolume(const std::string& path, const FileOrder& otherwise) {
+  SY_ASSIGN_OR_RETURN(FileStream file, FileStream::Open(path));
   std::vector<uint8_t> bytes;
-  SY_RETURN_IF_ERROR(ReadWholeFile(path, &bytes));
+  SY_RETURN_IF_ERROR(file.Append(kMostOfAHeader, &bytes));
   Volume volume;
   SY_ASSIGN_OR_RETURN(const size_t start, ReadVolumeHeader(path, bytes, otherwise, &volume));
+  SY_ASSIGN_OR_RETURN(const uint64_t expected, BytesOfVoxels(path, volume));
+  // As many as nobody has memory for stand for more.
+  const uint64_t voxels = std::min(expected, uint64_t{1} << 60) / RowOf(volume.stored).bytes;
+  // A damaged header asks for anything: what the file cannot have is missing, however much memory there is.
+  if (start <= file.most_bytes() && expected <= file.most_bytes())
+    SY_RETURN_IF_ERROR(CheckFitsInMemory(path, 2 * start + expected + voxels * sizeof(float)));
+  if (start > bytes.size() && start <= file.most_bytes()) SY_RETURN_IF_ERROR(file.Append(start - bytes.size(), &bytes));
   if (start > bytes.size()) {
     return DataLoss("{}: expected voxels after the header and within {} bytes, found them at {}", path, bytes.size(),
                     start);
   }
   volume.header.assign(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(start));
-  SY_RETURN_IF_ERROR(Decode(path, std::span(bytes).subspan(start), &volume));
+  bytes.erase(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(start));
+  SY_RETURN_IF_ERROR(file.Finish(expected, OfVoxels(volume), &bytes));
+  Decode(bytes, &volume);
   return volume;
 }
 
 StatusOr<Extents> ReadVolumeExtents(const std::string& path) {
-  SY_ASSIGN_OR_RETURN(const FileStart file, ReadFileStart(path, kMostOfAHeader));
+  SY_ASSIGN_OR_RETURN(FileStream file, FileStream::Open(path));
+  std::vector<uint8_t> bytes;
+  SY_RETURN_IF_ERROR(file.Append(kMostOfAHeader, &bytes));
   Volume volume;
-  SY_ASSIGN_OR_RETURN(const size_t start, ReadVolumeHeader(path, file.bytes, {}, &volume));
+  SY_ASSIGN_OR_RETURN(const size_t start, ReadVolumeHeader(path, bytes, {}, &volume));
   SY_ASSIGN_OR_RETURN(const uint64_t expected, BytesOfVoxels(path, volume));
-  const uint64_t most = file.most_bytes - std::min<uint64_t>(start, file.most_bytes);
-  if (expected > most) return MissingVoxels(path, volume, expected, most);  // a damaged header asks for anything
+  const uint64_t most = file.most_bytes() - std::min<uint64_t>(start, file.most_bytes());
+  if (expected > most) {  // a damaged header asks for anything
+    return DataLoss("{}: expected {} bytes {}, found {}; fetch it again", path, expected, OfVoxels(volume), most);
+  }
   return ExtentsOf(volume);
 }
 

@@ -151,7 +151,7 @@ StatusOr<std::vector<std::string>> ListedClasses(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(listed, ignored)) return std::vector<std::string>();
   std::vector<uint8_t> bytes;
-  SY_RETURN_IF_ERROR(ReadWholeFile(listed, &bytes));
+  SY_RETURN_IF_ERROR(ReadWholeFile(listed, kLargestList, &bytes));
   SY_ASSIGN_OR_RETURN(std::vector<std::string> names, ParseClassNames(listed, bytes));
   if (names.size() > 1) return names;
   return InvalidArgument("{}: expected the names of at least 2 classes, the background first, found {}", listed,

@@ -118,6 +118,7 @@ StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const Checkp
     return Annotate(status, fmt::format("saving {}", folder));
   }
   SY_RETURN_IF_ERROR(root.Sync());
+  const Status logged = options.sync_log ? options.sync_log() : OkStatus();
   // A run that goes on from `latest` takes the best metric from its record, and links no other best until that is
   // beaten: `best` must turn before.
   if (options.best) {
@@ -127,6 +128,7 @@ StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const Checkp
   SY_RETURN_IF_ERROR(root.ReplaceLink(name.Text(), "latest"));
   SY_RETURN_IF_ERROR(root.Sync());
   SY_RETURN_IF_ERROR(Prune(root, name, options.keep));
+  SY_RETURN_IF_ERROR(logged);
   return folder;
 }
 
@@ -142,12 +144,13 @@ Status SetLaterCheckpointsAside(const std::string& folder) {
     if (parsed && *parsed > *resumed) later.push_back(*parsed);
   }
   if (later.empty()) return OkStatus();
-  SY_ASSIGN_OR_RETURN(const Folder aside, root.MakeInside(kAbandoned));
+  SY_ASSIGN_OR_RETURN(const Folder aside,
+                      root.Has(kAbandoned) ? root.OpenInside(kAbandoned) : root.CreateInside(kAbandoned));
   SY_RETURN_IF_ERROR(root.ReplaceLink(resumed->Text(), "latest"));
   const auto best = ParseName(LinkTarget(root, "best"));
   const bool best_moves = best && *best > *resumed;
   if (best_moves) SY_RETURN_IF_ERROR(root.ReplaceLink(resumed->Text(), "best"));  // never a link to nothing
-  SY_RETURN_IF_ERROR(root.Sync());
+  SY_RETURN_IF_ERROR(root.Sync());  // the links, and the folder to move to
   std::string best_aside;
   for (const CheckpointName& from : later) {
     CheckpointName to{from.step, 1};

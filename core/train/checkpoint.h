@@ -59,6 +59,9 @@ struct CheckpointContents {
 struct SaveOptions {
   bool best = false;  // `best` shall point to it too
   int keep = 3;       // newest checkpoints kept up to this one, beside those that links name; 0 keeps all
+  // Brings the run's log to the disk; called before links turn, so that after a crash none names a checkpoint that is
+  // newer than its log. Its error is the save's, whose checkpoint is published all the same.
+  std::function<Status()> sync_log = nullptr;
 };
 
 struct LoadedCheckpoint {

@@ -3,7 +3,7 @@
 // message (event.proto). Each record is one write(2), so that a viewer never waits for it and a crash tears at most
 // the last.
 //
-// An EventFile belongs to one thread.
+// An EventFile belongs to one thread, but for Sync.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class EventFile {
   static StatusOr<EventFile> Create(const Folder& folder);
 
   const std::string& path() const { return file_.path(); }
-  Status Sync() { return file_.Sync(); }  // for the end: a disk may only now say that it is full
+  Status Sync() const { return file_.Sync(); }  // as of GrowingFile
 
   // Tags with slashes are grouped by their first part: "Loss/training/train_loss", "Metrics/validation/top1".
   Status Scalar(const std::string& tag, int64_t step, double value);

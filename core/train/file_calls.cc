@@ -100,6 +100,6 @@ Status GrowingFile::Append(const std::string& record) {
   return WriteAll(file_.get(), path_, BytesOf(record));
 }
 
-Status GrowingFile::Sync() { return SyncFile(file_.get(), path_); }
+Status GrowingFile::Sync() const { return SyncFile(file_.get(), path_); }
 
 }  // namespace switchyard

@@ -124,7 +124,7 @@ class GrowingFile {
   // Also an error where the file no longer lies at its path: its folder was removed or moved, and nobody would find
   // what is written.
   Status Append(const std::string& record);
-  Status Sync();  // a disk may only now say that it is full
+  Status Sync() const;  // a disk may only now say that it is full; may be called beside Append, in another thread
 
  private:
   GrowingFile(std::string path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {}

@@ -15,6 +15,16 @@ namespace {
 
 constexpr int kOpenFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
+// Whoever made the folder may have been killed before the fsync. What lies above the user's own folders need not let
+// itself be opened, or be on a file system that can do it.
+Status SyncNameOf(const Folder& folder) {
+  const std::string path = folder.path() + "/..";
+  const Descriptor above(OpenAt(folder.descriptor(), "..", kOpenFolder));
+  const Status status =
+      above.get() < 0 ? FileError("open the folder", path, errno) : SyncFile(above.get(), path, "fsync the folder");
+  return status.code() == absl::StatusCode::kFailedPrecondition ? OkStatus() : status;
+}
+
 }  // namespace
 
 Folder::Folder(Folder&& other) noexcept
@@ -38,6 +48,7 @@ StatusOr<Folder> Folder::Open(const std::string& path) {
 
 StatusOr<Folder> Folder::Make(const std::string& path) {
   auto folder = Open(path);
+  if (folder.ok()) SY_RETURN_IF_ERROR(SyncNameOf(*folder));
   if (folder.ok() || folder.status().code() != absl::StatusCode::kNotFound) return folder;
   const std::filesystem::path whole(path);
   const std::string parent = whole.has_parent_path() ? whole.parent_path().string() : ".";
@@ -59,11 +70,9 @@ StatusOr<Folder> Folder::OpenInside(const std::string& name) const {
 }
 
 StatusOr<Folder> Folder::MakeInside(const std::string& name) const {
-  if (CurrentFileCalls().mkdirat(descriptor_, name.c_str(), 0777) == 0) {
-    SY_RETURN_IF_ERROR(Sync());
-  } else if (errno != EEXIST) {
+  if (CurrentFileCalls().mkdirat(descriptor_, name.c_str(), 0777) < 0 && errno != EEXIST)
     return FileError("create the folder", PathOf(name), errno);
-  }
+  SY_RETURN_IF_ERROR(Sync());  // also of one that was there: who made it may have been killed before this
   return OpenInside(name);
 }
 

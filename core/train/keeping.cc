@@ -17,7 +17,7 @@
 
 namespace switchyard {
 Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best,
-                     const EvaluationResult& evaluation) {
+                     const EvaluationResult& evaluation, std::function<Status()> sync_log) {
   if (writer_) SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
   held_ = position.data_step;
   SY_ASSIGN_OR_RETURN(const nlohmann::json bad, GatherBadSamples(engine_.world(), position.bad_samples));
@@ -30,7 +30,7 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
     contents.config = std::move(foreign.config);
     contents.preprocessor = std::move(foreign.preprocessor);
   }
-  const SaveOptions options = {.best = best, .keep = config_.keep};
+  const SaveOptions options = {.best = best, .keep = config_.keep, .sync_log = std::move(sync_log)};
   return writers_.empty() ? Begin(std::move(contents), options) : BeginShared(std::move(contents), options);
 }
 

@@ -3,6 +3,7 @@
 // thread-safe; calls are collective unless they say otherwise.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,8 +44,10 @@ class Keeping {
 
   // Position, updates_per_epoch and evaluation as of CheckpointRecord::Of. Begins to save and returns: the copy off the
   // device and the writing go on beside the steps. Waits first while an earlier checkpoint is still being written, and
-  // returns its error, on all ranks where several write; parameters that are not finite are such an error.
-  Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, const EvaluationResult& evaluation);
+  // returns its error, on all ranks where several write; parameters that are not finite are such an error. sync_log: of
+  // rank 0, as in SaveOptions.
+  Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, const EvaluationResult& evaluation,
+              std::function<Status()> sync_log);
   // Is what a run is at this update in its folder: saved here, or where it was taken up in the folder? Local.
   bool Holds(int64_t data_step) const { return held_ == data_step; }
   Status Finish();  // waits until all is written, and gives the folder free

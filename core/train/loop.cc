@@ -239,7 +239,8 @@ Status TrainingLoop::Save(bool best) {
   parts_.position.skipped = parts_.gradients.skipped();
   const bool evaluated = evaluated_at_ == parts_.position.data_step;  // else the metrics are of older weights
   return parts_.keeping.Save(parts_.position, parts_.timetable.updates_per_epoch, best,
-                             evaluated ? result_.evaluation : EvaluationResult{});
+                             evaluated ? result_.evaluation : EvaluationResult{},
+                             watching_ ? watching_->Syncing() : nullptr);
 }
 
 StatusOr<TrainingResult> TrainingLoop::Finish() {

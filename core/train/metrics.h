@@ -3,7 +3,7 @@
 // that a run that is killed leaves at most one torn line, the last, which the reader passes over and the next writer
 // cuts off. NaN and infinity become null, as JSON has neither.
 //
-// A MetricsWriter belongs to one thread; different files are independent.
+// A MetricsWriter belongs to one thread, but for Sync; different files are independent.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class MetricsWriter {
 
   // An error also where the file was removed or moved since: nobody would read what is written.
   Status Write(const MetricsRecord& record);
-  Status Sync() { return file_.Sync(); }  // for the end: a disk may only now say that it is full
+  Status Sync() const { return file_.Sync(); }  // as of GrowingFile
 
  private:
   explicit MetricsWriter(GrowingFile file) : file_(std::move(file)) {}

@@ -36,18 +36,19 @@ StatusOr<std::unique_ptr<Watching>> Watching::Open(const std::string& run_folder
   SY_RETURN_IF_ERROR(DropMetricsAfter(folder, kMetrics, step));
   SY_RETURN_IF_ERROR(DropEventsAfter(folder, step));
   SY_ASSIGN_OR_RETURN(auto metrics, MetricsWriter::Open(folder, kMetrics));
-  watching->metrics_.emplace(std::move(metrics));
+  watching->files_ = std::make_shared<Files>(Files{std::move(metrics), std::nullopt});
   if (config.tensorboard) {
     SY_ASSIGN_OR_RETURN(auto events, EventFile::Create(folder));
-    watching->events_.emplace(std::move(events));
+    watching->files_->events.emplace(std::move(events));
   }
+  SY_RETURN_IF_ERROR(folder.Sync());  // their names
   watching->run_folder_ = run_folder;
   watching->log_ = folder.PathOf(kMetrics);
   return watching;
 }
 
 Status Watching::Trained(const MetricsRecord& record, ProgressState state) {
-  SY_RETURN_IF_ERROR(metrics_->Write(record));
+  SY_RETURN_IF_ERROR(files_->metrics.Write(record));
   const int64_t step = record["step"];
   SY_RETURN_IF_ERROR(Scalar("Loss/training/train_loss", step, record["loss"]));
   SY_RETURN_IF_ERROR(Scalar("Training/learning_rate", step, record["lr"]));
@@ -82,7 +83,7 @@ Status Watching::Evaluated(int64_t step, int64_t epoch, const EvaluationResult& 
     SY_RETURN_IF_ERROR(Scalar(metric.tag.substr(0, last) + "ema_" + metric.tag.substr(last), step, found->second));
   }
   record["val_count"] = e.count;
-  SY_RETURN_IF_ERROR(metrics_->Write(record));
+  SY_RETURN_IF_ERROR(files_->metrics.Write(record));
   EvaluationResult averaged;
   averaged.metrics = e.ema;
   Line(fmt::format("epoch {}: validation {} of {} images{}{}", epoch, Text(metrics_of_task_, e), e.count,
@@ -92,18 +93,23 @@ Status Watching::Evaluated(int64_t step, int64_t epoch, const EvaluationResult& 
 }
 
 Status Watching::Examples(int64_t step, std::span<const Example> examples) {
-  if (!events_ || examples.empty()) return OkStatus();
+  if (!files_->events || examples.empty()) return OkStatus();
   if (!std::exchange(showed_samples_, true)) {
-    SY_RETURN_IF_ERROR(events_->Picture("images", step, ExampleSheet(examples, SheetOf::kImages)));
-    SY_RETURN_IF_ERROR(events_->Picture("Label/ground_truth", step, ExampleSheet(examples, SheetOf::kTruth)));
+    SY_RETURN_IF_ERROR(files_->events->Picture("images", step, ExampleSheet(examples, SheetOf::kImages)));
+    SY_RETURN_IF_ERROR(files_->events->Picture("Label/ground_truth", step, ExampleSheet(examples, SheetOf::kTruth)));
   }
-  return events_->Picture("Label/predicted", step, ExampleSheet(examples, SheetOf::kPredicted));
+  return files_->events->Picture("Label/predicted", step, ExampleSheet(examples, SheetOf::kPredicted));
+}
+
+std::function<Status()> Watching::Syncing() const {
+  return [files = files_]() -> Status {
+    SY_RETURN_IF_ERROR(files->metrics.Sync());
+    return files->events ? files->events->Sync() : OkStatus();
+  };
 }
 
 StatusOr<std::string> Watching::Finish(const std::string& title) {
   progress_.Finish();
-  SY_RETURN_IF_ERROR(metrics_->Sync());
-  if (events_) SY_RETURN_IF_ERROR(events_->Sync());
   // The training is done and saved, whatever becomes of its picture.
   StatusOr<std::string> drawn = DrawCurve(log_, run_folder_, title, best_);
   if (drawn.ok()) return drawn;

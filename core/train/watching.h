@@ -2,6 +2,7 @@
 // file, and the loss curve at its end. One thread; files in <run>/<node>/log and <run>.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,19 +32,25 @@ class Watching {
   Status Examples(int64_t step, std::span<const Example> examples);
   void Line(const std::string& text) { progress_.Line(text); }
 
-  // Ends the bar, draws the curve and gives its path.
+  // Brings log and event file to the disk, from any thread and also when this object is gone.
+  std::function<Status()> Syncing() const;
+
+  // Ends the bar, draws the curve and gives its path. The last save has brought the log to the disk.
   StatusOr<std::string> Finish(const std::string& title);
 
  private:
+  struct Files {
+    MetricsWriter metrics;
+    std::optional<EventFile> events;
+  };
   Watching(const Task& task, const ProgressOptions& progress)
       : metrics_of_task_(task.metrics()), best_(task.best()), progress_(progress) {}
   Status Scalar(const std::string& tag, int64_t step, double value) {
-    return events_ ? events_->Scalar(tag, step, value) : OkStatus();
+    return files_->events ? files_->events->Scalar(tag, step, value) : OkStatus();
   }
   const std::vector<Metric> metrics_of_task_;
   const Metric best_;
-  std::optional<MetricsWriter> metrics_;
-  std::optional<EventFile> events_;
+  std::shared_ptr<Files> files_;
   bool showed_samples_ = false;
   Progress progress_;
   std::string run_folder_, log_;

@@ -8,6 +8,7 @@
 
 #include "core/base/json.h"
 #include "core/optim/optimizer.h"
+#include "core/train/file_calls.h"
 
 namespace switchyard {
 namespace {
@@ -244,6 +245,20 @@ StatusOr<HostTensors> WeightSource::ReadAverages(const Renaming& from_file, cons
   if (of_graph && from_file) tensors = from_file(std::move(tensors));
   for (auto& [name, tensor] : averages) tensors[name] = std::move(tensor);
   return of_graph && to_file ? to_file(std::move(tensors)) : tensors;
+}
+
+Status WriteWeightFolder(const std::string& path, const std::vector<NamedTensor>& tensors, const Json& config,
+                         const Json& preprocessor) {
+  SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Make(path));
+  SY_RETURN_IF_ERROR(WriteTensorFile(folder, kWholeModel, tensors).status());
+  const auto write = [&](const char* name, const Json& json) {
+    if (json.is_null()) return OkStatus();
+    const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return folder.Write(name, {BytesOf(text)});
+  };
+  SY_RETURN_IF_ERROR(write("config.json", config));
+  SY_RETURN_IF_ERROR(write("preprocessor_config.json", preprocessor));
+  return folder.Sync();
 }
 
 }  // namespace switchyard

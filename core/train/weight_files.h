@@ -26,6 +26,11 @@ namespace switchyard {
 // Every tensor, of F32, F16, BF16 or F64, as f32, and single numbers of I64 (counters). Other types are an error.
 StatusOr<HostTensors> ReadWeights(const TensorFile& file);
 
+// Writes a folder that WeightSource, and others, read: model.safetensors, and the configs but for those that are null.
+// What of it is in the folder already is an error. Once it returns, a crash keeps all of it.
+Status WriteWeightFolder(const std::string& path, const std::vector<NamedTensor>& tensors, const nlohmann::json& config,
+                         const nlohmann::json& preprocessor);
+
 class WeightSource {
  public:
   static StatusOr<WeightSource> Open(const std::string& path);

@@ -473,7 +473,7 @@ TEST_F(Location, FetchesFromTheFirstSiteThatHasTheFile) {
   const auto path = LocateData("numbers", {}, &site, true);
   ASSERT_TRUE(path.ok()) << Message(path.status());
   Bytes bytes;
-  ASSERT_TRUE(ReadWholeFile(*path + "/numbers.txt", &bytes).ok());
+  ASSERT_TRUE(ReadWholeFile(*path + "/numbers.txt", 100, &bytes).ok());
   EXPECT_EQ(bytes.size(), 4u);
 }
 
@@ -492,7 +492,7 @@ TEST_F(Location, WhatIsCachedIsHashedAgainAndFetchedAgainWhereItChanged) {
               AllOf(HasSubstr("numbers.txt: expected SHA-256 1812"), HasSubstr("downloads are off")));
   ASSERT_TRUE(LocateData("numbers", {}, &site, true).ok());
   Bytes bytes;
-  ASSERT_TRUE(ReadWholeFile(cached, &bytes).ok());
+  ASSERT_TRUE(ReadWholeFile(cached, 100, &bytes).ok());
   EXPECT_EQ(bytes, (Bytes{'1', '2', '3', '\n'}));
   EXPECT_TRUE(LocateData("numbers", {}, &site, false).ok());
 }

@@ -145,7 +145,7 @@ TEST_F(VolumeFiles, CompressedComesBackCompressed) {
   ASSERT_GT(packed.size(), 2u);
   EXPECT_EQ(packed[0], 0x1f);
   Bytes again;
-  ASSERT_TRUE(ReadWholeFile(folder_.Write("b.nii.gz", packed), &again).ok());
+  ASSERT_TRUE(ReadWholeFile(folder_.Write("b.nii.gz", packed), 1 << 20, &again).ok());
   EXPECT_EQ(again, plain);
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -16,15 +17,18 @@ RecordedDisk::RecordedDisk(std::string root) : root_(std::move(root)), nodes_(1)
   const FileCalls real = SystemFileCalls();
   calls_ = real;
   calls_.openat = [this, real](int folder, const char* name, int flags, mode_t mode) {
+    const std::scoped_lock lock(mutex_);
     const int descriptor = real.openat(folder, name, flags, mode);
     if (descriptor < 0) return descriptor;
-    open_.erase(descriptor);
     int node = NodeOf(folder, name);
     if (node < 0 && (flags & O_CREAT) != 0) node = Make(folder, name, Operation::kMakeFile, "");
+    open_.erase(descriptor);
     if (node >= 0) open_[descriptor] = node;
+    if (node >= 0 && name == std::string("..")) found_in_ = node;
     return descriptor;
   };
   calls_.write = [this, real](int descriptor, const void* data, size_t bytes) {
+    const std::scoped_lock lock(mutex_);
     const ssize_t written = real.write(descriptor, data, bytes);
     if (written > 0 && open_.contains(descriptor)) {
       const std::string text(static_cast<const char*>(data), static_cast<size_t>(written));
@@ -33,34 +37,49 @@ RecordedDisk::RecordedDisk(std::string root) : root_(std::move(root)), nodes_(1)
     return written;
   };
   calls_.fsync = [this](int descriptor) {  // nothing that a test would have to wait for
-    if (open_.contains(descriptor)) operations_.push_back({Operation::kFsync, open_[descriptor], 0, "", ""});
+    const std::scoped_lock lock(mutex_);
+    if (!open_.contains(descriptor)) return 0;
+    if (open_[descriptor] == found_in_) repeated_.insert(calls());
+    found_in_ = -1;
+    operations_.push_back({Operation::kFsync, open_[descriptor], 0, "", ""});
     return 0;
   };
   calls_.mkdirat = [this, real](int folder, const char* name, mode_t mode) {
+    const std::scoped_lock lock(mutex_);
     const int result = real.mkdirat(folder, name, mode);
+    const int error = errno;
     if (result == 0) Make(folder, name, Operation::kMakeFolder, "");
+    if (result < 0 && error == EEXIST && open_.contains(folder)) found_in_ = open_[folder];
+    errno = error;
     return result;
   };
   calls_.symlinkat = [this, real](const char* target, int folder, const char* name) {
+    const std::scoped_lock lock(mutex_);
     const int result = real.symlinkat(target, folder, name);
     if (result == 0) Make(folder, name, Operation::kMakeLink, target);
     return result;
   };
   calls_.renameat = [this, real](int from_folder, const char* from, int to_folder, const char* to) {
+    const std::scoped_lock lock(mutex_);
     const int result = real.renameat(from_folder, from, to_folder, to);
-    if (result == 0 && open_.contains(from_folder)) {
-      EXPECT_EQ(from_folder, to_folder) << "a rename between folders would need two fsyncs";
-      auto& inside = nodes_[static_cast<size_t>(open_[from_folder])].inside;
-      const int child = inside.extract(from).mapped();
-      inside[to] = child;
-      operations_.push_back({Operation::kRename, open_[from_folder], child, from, to});
+    if (result != 0 || !open_.contains(from_folder)) return result;
+    EXPECT_TRUE(open_.contains(to_folder)) << "what leaves the disk cannot be followed";
+    const int source = open_[from_folder], target = open_[to_folder], child = At(source).inside.extract(from).mapped();
+    At(target).inside[to] = child;
+    At(child).above = target;
+    if (source == target) {
+      operations_.push_back({Operation::kRename, source, child, from, to});
+    } else {
+      operations_.push_back({Operation::kMoveIn, target, child, to, ""});
+      operations_.push_back({Operation::kMoveOut, source, child, from, ""});
     }
     return result;
   };
   calls_.unlinkat = [this, real](int folder, const char* name, int flags) {
+    const std::scoped_lock lock(mutex_);
     const int result = real.unlinkat(folder, name, flags);
     if (result == 0 && open_.contains(folder)) {
-      nodes_[static_cast<size_t>(open_[folder])].inside.erase(name);
+      At(open_[folder]).inside.erase(name);
       operations_.push_back({Operation::kRemove, open_[folder], 0, name, ""});
     }
     return result;
@@ -83,7 +102,12 @@ int RecordedDisk::NodeOf(int folder, const std::string& name) const {
   }
   for (const auto& part : std::filesystem::path(rest).relative_path()) {
     if (part.empty() || part == ".") continue;
-    const auto& inside = nodes_[static_cast<size_t>(node)].inside;
+    if (part == "..") {
+      node = At(node).above;
+      if (node < 0) return -1;
+      continue;
+    }
+    const auto& inside = At(node).inside;
     const auto found = inside.find(part.string());
     if (found == inside.end()) return -1;
     node = found->second;
@@ -95,9 +119,9 @@ int RecordedDisk::Make(int folder, const char* name, Operation::Kind kind, const
   const auto parent = open_.find(folder);
   if (parent == open_.end()) return -1;
   const int node = static_cast<int>(nodes_.size());
-  const std::string& above = nodes_[static_cast<size_t>(parent->second)].path;
-  nodes_.push_back({above + (above.empty() ? "" : "/") + name, {}});
-  nodes_[static_cast<size_t>(parent->second)].inside[name] = node;
+  const std::string& above = At(parent->second).path;
+  nodes_.push_back({above + (above.empty() ? "" : "/") + name, parent->second, {}});
+  At(parent->second).inside[name] = node;
   operations_.push_back({kind, parent->second, node, name, text});
   return node;
 }
@@ -105,7 +129,13 @@ int RecordedDisk::Make(int folder, const char* name, Operation::Kind kind, const
 std::vector<int> RecordedDisk::Fsyncs() const {
   std::vector<int> fsyncs;
   for (int i = 0; i < calls(); ++i) {
-    if (operations_[static_cast<size_t>(i)].kind == Operation::kFsync) fsyncs.push_back(i);
+    const Operation& operation = operations_[static_cast<size_t>(i)];
+    if (operation.kind != Operation::kFsync) continue;
+    const std::vector<int> pending = Pending(i, -1);
+    const bool has_work = std::any_of(pending.begin(), pending.end(), [&](int earlier) {
+      return operations_[static_cast<size_t>(earlier)].node == operation.node;
+    });
+    if (has_work || !repeated_.contains(i)) fsyncs.push_back(i);
   }
   return fsyncs;
 }
@@ -113,8 +143,9 @@ std::vector<int> RecordedDisk::Fsyncs() const {
 std::string RecordedDisk::Describe(int call) const {
   if (call >= calls()) return "the end";
   const Operation& operation = operations_[static_cast<size_t>(call)];
-  constexpr const char* kNames[] = {"make the folder", "make", "link", "rename", "remove", "write", "fsync"};
-  std::string path = nodes_[static_cast<size_t>(operation.node)].path;
+  constexpr const char* kNames[] = {"make the folder", "make",   "link",  "rename", "move in",
+                                    "move out",        "remove", "write", "fsync"};
+  std::string path = At(operation.node).path;
   if (path.empty()) path = ".";
   if (!operation.name.empty()) path += "/" + operation.name;
   return std::string(kNames[operation.kind]) + " " + path +
@@ -133,6 +164,30 @@ std::vector<int> RecordedDisk::Pending(int cut, int forgotten) const {
     }
   }
   return pending;
+}
+
+std::vector<std::vector<int>> RecordedDisk::Losses(int cut, int forgotten) const {
+  const auto is = [&](int call, Operation::Kind kind) {
+    return call < calls() && operations_[static_cast<size_t>(call)].kind == kind;
+  };
+  if (is(cut, Operation::kMoveOut)) return {};
+  const std::vector<int> pending = Pending(cut, forgotten);
+  std::vector<std::vector<int>> losses = {pending, {}};
+  for (const int one : pending) {
+    losses.push_back({one});
+    losses.push_back(pending);
+    std::erase(losses.back(), one);
+  }
+  const std::set<int> unwritten(pending.begin(), pending.end());
+  for (std::vector<int>& lost : losses) {
+    const std::vector<int> chosen = lost;
+    for (const int one : chosen) {
+      const int end = one + 1;  // of the old name
+      if (!is(one, Operation::kMoveIn) || !unwritten.contains(end)) continue;
+      if (std::find(chosen.begin(), chosen.end(), end) == chosen.end()) lost.push_back(end);
+    }
+  }
+  return losses;
 }
 
 DiskContent RecordedDisk::AfterCrash(int cut, const std::vector<int>& lost) const {
@@ -160,6 +215,10 @@ DiskContent RecordedDisk::AfterCrash(int cut, const std::vector<int>& lost) cons
         node.inside.erase(operation.name);
         node.inside[operation.text] = operation.child;
         break;
+      case Operation::kMoveIn:
+        node.inside[operation.name] = operation.child;
+        break;
+      case Operation::kMoveOut:
       case Operation::kRemove:
         node.inside.erase(operation.name);
         break;

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "absl/flags/flag.h"
-#include "core/train/file_calls.h"
+#include "core/train/weight_files.h"
 #include "fmt/ranges.h"
 #include "models/foreign_format.h"
 #include "models/weights.h"
@@ -14,13 +14,6 @@
 
 namespace switchyard {
 namespace {
-
-// Null writes none.
-Status WriteJson(const Folder& folder, const std::string& name, const nlohmann::json& json) {
-  if (json.is_null()) return OkStatus();
-  const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  return folder.Write(name, {BytesOf(text)});
-}
 
 constexpr std::string_view kVariance = "running_var";
 
@@ -71,13 +64,7 @@ Status ExportCommand(const CommandLine& line) {
   if (format->write != nullptr) {
     SY_ASSIGN_OR_RETURN(files, format->write(resolved, transform, model.classes));
   }
-  SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Make(place));  // nothing of what cannot be exported
-  SY_RETURN_IF_ERROR(WriteTensorFile(folder, "model.safetensors", entries).status());
-  if (format->write != nullptr) {
-    SY_RETURN_IF_ERROR(WriteJson(folder, "config.json", files.config));
-    SY_RETURN_IF_ERROR(WriteJson(folder, "preprocessor_config.json", files.preprocessor));
-  }
-  SY_RETURN_IF_ERROR(folder.Sync());
+  SY_RETURN_IF_ERROR(WriteWeightFolder(place, entries, files.config, files.preprocessor));
   fmt::print("{}: {} tensors under the names of {}{}\n", place, entries.size(), format->words,
              format->loader != nullptr ? "; load them by " + format->loader(place) : "");
   return OkStatus();
