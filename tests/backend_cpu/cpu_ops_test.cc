@@ -109,6 +109,8 @@ class CpuOps : public testing::Test {
     for (int64_t i = 0; i < Count(dims); ++i) t.values.push_back(uniform(generator_));
     return t;
   }
+  void ExpectConvolutionsAgree(sy_convolution_attributes t, const std::vector<int64_t>& x, int64_t kernel, sy_dtype in,
+                               sy_dtype out, uint8_t adds);
   static Tensor Empty(std::vector<int64_t> dims, sy_dtype dtype = SY_F32) { return {dtype, std::move(dims), {}}; }
 
   // Both plugins compute the op; every output agrees within `tolerance` of its own size (or the dtype's rounding).
@@ -427,14 +429,28 @@ TEST_F(CpuOps, BatchNormOfALargeMeanKeepsTheVariance) {
   }
 }
 
-sy_convolution_attributes Square(int32_t groups, int32_t bias = 0) {
+sy_convolution_attributes Square(int32_t groups) {
   return {.spatial_rank = 2,
           .stride = {1, 1, 1},
           .dilation = {1, 1, 1},
           .before = {1, 1, 1},
           .after = {1, 1, 1},
-          .groups = groups,
-          .bias = bias};
+          .groups = groups};
+}
+
+// A convolution with a bias, and its gradients: x (N, H, W, C), 16 filters that keep H and W. adds: to what outputs
+// hold.
+void CpuOps::ExpectConvolutionsAgree(sy_convolution_attributes t, const std::vector<int64_t>& x, int64_t kernel,
+                                     sy_dtype in, sy_dtype out, uint8_t adds) {
+  const std::vector<int64_t> w = {16, kernel, kernel, x[3] / t.groups}, y = {x[0], x[1], x[2], 16};
+  const auto image = Random(x, in), weights = Random(w, in), gradient = Random(y, in);
+  Op data("convolution_backward_data", t), gradients("convolution_backward_weights", t);
+  t.bias = 1;
+  Op forward("convolution", t);
+  forward.accumulate = data.accumulate = gradients.accumulate = {adds};
+  Agree(forward, {image, weights, Random({16}, out)}, {Random(y, out)});
+  Agree(data, {gradient, weights}, {Random(x, out)});
+  Agree(gradients, {image, gradient}, {Random(w, out)});
 }
 
 // Whole vectors of channels and not, into outputs of other dtypes too, and added to what outputs hold.
@@ -443,40 +459,19 @@ TEST_F(CpuOps, ConvolutionAndItsGradientsAgree) {
     for (const sy_dtype out : kFloats)
       for (const int32_t groups : {1, 2})
         for (const int64_t channels : {32, 6})
-          for (const uint8_t adds : {0, 1}) {
-            const sy_convolution_attributes t = Square(groups), biased = Square(groups, 1);
-            const std::vector<int64_t> x = {2, 7, 6, channels}, w = {16, 3, 3, channels / groups}, y = {2, 7, 6, 16};
-            const auto image = Random(x, in), weights = Random(w, in), gradient = Random(y, in);
-            Op forward("convolution", biased), data("convolution_backward_data", t),
-                gradients("convolution_backward_weights", t);
-            forward.accumulate = data.accumulate = gradients.accumulate = {adds};
-            Agree(forward, {image, weights, Random({16}, out)}, {Random(y, out)});
-            Agree(data, {gradient, weights}, {Random(x, out)});
-            Agree(gradients, {image, gradient}, {Random(w, out)});
-          }
+          for (const uint8_t adds : {0, 1})
+            ExpectConvolutionsAgree(Square(groups), {2, 7, 6, channels}, 3, in, out, adds);
 }
 
-// Filters of one place with many weights beside the places, and as many of them with few.
+// Filters of one place with many weights beside the places, and with few.
 TEST_F(CpuOps, PointwiseConvolutionAndItsGradientsAgree) {
-  sy_convolution_attributes t = Square(1), biased = Square(1, 1);
-  for (sy_convolution_attributes* each : {&t, &biased}) {
-    std::fill_n(each->before, 3, 0);
-    std::fill_n(each->after, 3, 0);
-  }
+  sy_convolution_attributes t = Square(1);
+  for (int i = 0; i < 3; ++i) t.before[i] = t.after[i] = 0;
   for (const sy_dtype in : kFloats)
     for (const sy_dtype out : kFloats)
       for (const int64_t side : {2, 12})
         for (const int64_t channels : {32, 6})
-          for (const uint8_t adds : {0, 1}) {
-            const std::vector<int64_t> x = {2, side, 3, channels}, w = {16, 1, 1, channels}, y = {2, side, 3, 16};
-            const auto image = Random(x, in), weights = Random(w, in), gradient = Random(y, in);
-            Op forward("convolution", biased), data("convolution_backward_data", t),
-                gradients("convolution_backward_weights", t);
-            forward.accumulate = data.accumulate = gradients.accumulate = {adds};
-            Agree(forward, {image, weights, Random({16}, out)}, {Random(y, out)});
-            Agree(data, {gradient, weights}, {Random(x, out)});
-            Agree(gradients, {image, gradient}, {Random(w, out)});
-          }
+          for (const uint8_t adds : {0, 1}) ExpectConvolutionsAgree(t, {2, side, 3, channels}, 1, in, out, adds);
 }
 
 // oneDNN's kernel for filters of one place must not be taken for these: it writes beyond its memory.
