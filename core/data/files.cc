@@ -95,10 +95,11 @@ Status FileStream::Append(uint64_t count, std::vector<uint8_t>* bytes) {
     const int got = gzread(stream_.get(), bytes->data() + used, static_cast<unsigned>(room));
     bytes->resize(used + static_cast<size_t>(std::max(got, 0)));
     int code = Z_OK;
-    const std::string text = gzerror(stream_.get(), &code);
+    std::string text = gzerror(stream_.get(), &code);
+    if (const size_t name = text.find(">: "); name != std::string::npos) text.erase(0, name + 3);  // "<fd:4>: "
     if (got < 0 || code != Z_OK) {
       return DataLoss("{}: damaged gzip file: {}; fetch it again", path_,
-                      code == Z_BUF_ERROR ? "it ends too early" : text.c_str());
+                      code == Z_BUF_ERROR ? "it ends too early" : text);
     }
     if (got == 0) break;
     done_ += static_cast<uint64_t>(got);
@@ -220,7 +221,8 @@ Status FileTree::Inflate() {
     piece.reserve(kPieceBytes);
     SY_RETURN_IF_ERROR(stream.Append(kPieceBytes, &piece));
     archive_size_ += static_cast<int64_t>(piece.size());
-    if (static_cast<uint64_t>(archive_size_) > limit) return TooLarge(root_, limit);
+    // Others may take of the same memory meanwhile, above all the other ranks of a run.
+    if (static_cast<uint64_t>(archive_size_) > limit || MostInMemory() < limit / 2) return TooLarge(root_, limit);
   } while (memory_.back().size() == kPieceBytes);
   return OkStatus();
 }

@@ -132,7 +132,7 @@ StatusOr<Volume> ReadVolume(const std::string& path, const FileOrder& otherwise)
   Volume volume;
   SY_ASSIGN_OR_RETURN(const size_t start, ReadVolumeHeader(path, bytes, otherwise, &volume));
   SY_ASSIGN_OR_RETURN(const uint64_t expected, BytesOfVoxels(path, volume));
-  // As many as nobody has memory for stand for more.
+  // Bounded so that the sum below cannot overflow.
   const uint64_t voxels = std::min(expected, uint64_t{1} << 60) / RowOf(volume.stored).bytes;
   // A damaged header asks for anything: what the file cannot have is missing, however much memory there is.
   if (start <= file.most_bytes() && expected <= file.most_bytes())

@@ -25,11 +25,10 @@ const Setting* RowFor(const SettingTable& table, const std::string& key, const n
   return renamed == nullptr || (row != nullptr && ValueFromJson(*row, value, /*exact=*/false).ok()) ? row : renamed;
 }
 
-// Whether the plugin of a text, or one of a list, is a path. What follows its colon is for the plugin.
-bool NamesFile(const nlohmann::json& value) {
-  if (value.is_array()) return std::any_of(value.begin(), value.end(), NamesFile);
-  const std::string text = value.is_string() ? value.get<std::string>() : "";
-  return text.substr(0, text.find(':')).find('/') != std::string::npos;
+// Whether a text, or one of a list, has a path: of a library, or of what an interposer writes.
+bool HasPath(const nlohmann::json& value) {
+  if (value.is_array()) return std::any_of(value.begin(), value.end(), HasPath);
+  return value.is_string() && value.get<std::string>().find('/') != std::string::npos;
 }
 
 // The settings that an object of a config file gives; `taken`: what the file has given before.
@@ -142,10 +141,10 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
   nlohmann::json taken;
   SY_RETURN_IF_ERROR(TakeKeys(*json, source, settings, taken));
   for (const Setting& row : settings.table().rows()) {
-    if (row.names_code && settings.OriginOf(row.name) == Origin::kConfigFile && NamesFile(settings.Value(row.name)))
+    if (row.names_code && settings.OriginOf(row.name) == Origin::kConfigFile && HasPath(settings.Value(row.name)))
       return InvalidArgument(
-          "{}: {} is {}: a library to load, which a file that may come from anybody does not decide; give it by "
-          "--{} or {}",
+          "{}: {} is {}, with a path: what library is loaded, or what an interposer writes, is not for a file that may "
+          "come from anybody; give it by --{} or {}",
           source, row.name, Excerpt(settings.Value(row.name)), row.name, VariableOf(row.name));
   }
   return OkStatus();

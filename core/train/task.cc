@@ -49,7 +49,8 @@ Status CheckFinite(const EvaluationResult& result) {
     const auto loss = metrics->find("loss");
     if (loss != metrics->end() && !std::isfinite(loss->second))
       return FailedPrecondition(
-          "the loss of {} samples is not finite with {}: they have grown beyond what the model's dtype holds; go back "
+          "the loss of {} samples is not finite with {}: they have probably grown beyond what the model's dtype holds; "
+          "go back "
           "to an earlier checkpoint, and train with a lower --lr or a longer --warmup",
           result.count, metrics == &result.metrics ? "these weights" : "the averages of these weights");
   }
@@ -58,7 +59,7 @@ Status CheckFinite(const EvaluationResult& result) {
 
 Status CheckFinite(const Prediction& prediction) {
   const auto finite = [](double x) { return std::isfinite(x); };
-  if (std::all_of(prediction.probabilities.begin(), prediction.probabilities.end(), finite) &&
+  if (prediction.finite && std::all_of(prediction.probabilities.begin(), prediction.probabilities.end(), finite) &&
       std::all_of(prediction.scores.begin(), prediction.scores.end(), finite))
     return OkStatus();
   return FailedPrecondition("what the model makes of it is not finite; eval says whether its weights are of use");

@@ -52,14 +52,15 @@ struct Prediction {
   std::vector<double> probabilities;  // of each class
   std::vector<uint8_t> classes;       // of each place of a sample, or of a whole
   std::vector<float> scores;          // (places of the model's input, classes): the larger, the likelier
+  bool finite = true;                 // what `classes` were read off
 };
 using ReadPrediction = absl::FunctionRef<Status(int64_t index, const Prediction& prediction)>;
 
 // "loss 0.1234, top-1 12.34 %", in the order of `metrics`; 0 for what is not there.
 std::string Text(const std::vector<Metric>& metrics, const EvaluationResult& result);
 
-// FailedPrecondition for a loss, of the weights or of their averages, that is not finite; for scores or probabilities
-// that are not.
+// FailedPrecondition for a loss, of the weights or of their averages, that is not finite; for a prediction of
+// which something is not.
 Status CheckFinite(const EvaluationResult& result);
 Status CheckFinite(const Prediction& prediction);
 

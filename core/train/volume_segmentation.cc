@@ -1,6 +1,7 @@
 #include "core/train/volume_segmentation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/data/mask_picture.h"
@@ -184,14 +185,16 @@ nlohmann::ordered_json VolumeSegmentation::ByClass(std::span<const double> sums)
 
 Prediction VolumeSegmentation::Predict(const void* row) const {
   const auto logits = static_cast<size_t>(VoxelsOf(options_.transform.patch) * options_.classes);
-  return {{}, ClassesOf({static_cast<const float*>(row), logits}, options_.classes)};
+  return {.classes = ClassesOf({static_cast<const float*>(row), logits}, options_.classes)};
 }
 
 std::unique_ptr<Collector> VolumeSegmentation::Predicting(const SampleSource& samples, ReadPrediction read) const {
   return std::make_unique<VolumeCollector>(
       dynamic_cast<const VolumeWindows&>(samples), options_,
       [classes = options_.classes, read](int64_t volume, const Sample* sample, std::span<const float> logits) {
-        return read(volume, sample == nullptr ? Prediction() : Prediction{{}, ClassesOf(logits, classes)});
+        if (sample == nullptr) return read(volume, Prediction());
+        const bool finite = std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+        return read(volume, Prediction{.classes = ClassesOf(logits, classes), .finite = finite});
       });
 }
 

@@ -197,14 +197,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
   Follow(rules, chosen, &sentences);
   const std::string never = CompressionThatNeverBegins(c, facts.updates);
   if (!never.empty() && chosen("powersgd_compression")) sentences.push_back(never);
-  if (chosen("save_every") && c.save_every.value_or(0) > facts.updates)
-    sentences.push_back(fmt::format("--save_every={} has no effect: the run has {} updates, and is saved at its end",
-                                    *c.save_every, facts.updates));
   if (facts.updates_per_epoch == 0) return sentences;
-  if (chosen("eval_every") && c.eval_every * facts.updates_per_epoch > facts.updates)
-    sentences.push_back(
-        fmt::format("--eval_every={} has no effect: the run has {} updates, {} an epoch, and is evaluated at its end",
-                    c.eval_every, facts.updates, facts.updates_per_epoch));
   // The first change comes too late.
   const auto too_late = [&](const char* setting, int64_t first) {
     if (first < facts.updates || !chosen(setting)) return;

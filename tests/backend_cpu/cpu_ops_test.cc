@@ -602,7 +602,8 @@ TEST_F(CpuOps, GeluMakesNoSubnormalNumbersOfLargeOnes) {
     EXPECT_NE(std::fpclassify(static_cast<float>(FromBits(SY_F32, value))), FP_SUBNORMAL);
 }
 
-// Of every bf16 up to 8, with the activation's cheaper form for results of bf16: at most the next number, and seldom.
+// Of every bf16 up to 8, with the activation's cheaper form for results of bf16: at most the next number, and seldom,
+// but for results of a few millionths.
 TEST_F(CpuOps, GeluOfBf16IsTheNearestOrTheNext) {
   Tensor x = Empty({0, 1}, SY_BF16), one = Empty({1, 1}, SY_BF16);
   for (uint32_t sign : {0u, 0x8000u})

@@ -238,7 +238,6 @@ TEST_F(Runs, SkippedUpdatesAreCountedOverAllPartsOfARun) {
   EXPECT_EQ(Logged(run_, "skipped_updates"), whole);
 }
 
-// What else there is to go on from is named where a checkpoint is damaged or its link is gone.
 // The gradients before the last update were finite, and so are the weights; what they make is not.
 TEST_F(Runs, AnEvaluationThatIsNotFiniteIsAnErrorAndNeverTheBest) {
   for (const Start start : {Start::kAlone, Start::kLaunch}) {
@@ -256,6 +255,7 @@ TEST_F(Runs, AnEvaluationThatIsNotFiniteIsAnErrorAndNeverTheBest) {
   }
 }
 
+// What else there is to go on from is named where a checkpoint is damaged or its link is gone.
 TEST_F(Runs, ADamagedCheckpointLeadsToTheOneBeforeIt) {
   ExpectSuccess(Run(SmallTraining("--save_every=2")));
   const std::string checkpoints = In(run_ + "/checkpoints");

@@ -186,6 +186,17 @@ TEST_F(VolumeRuns, PredictWritesMasksInTheFormatThatCameIn) {
   ExpectRefused(Run(predict + "data"), {"no volume in this folder", ".nii.gz"});
 }
 
+// Weights so large that what they make is not finite: of that no mask is written.
+TEST_F(VolumeRuns, PredictRefusesWhatIsNotFinite) {
+  WriteData(2);
+  ExpectRefused(Run(Training("--steps=6 --clip=0 --lr=2147483647 --on_nonfinite=skip")),
+                {"is not finite with these weights"});
+  folder_.Write("a.npy", BigEndianNpy(std::vector<uint8_t>(6, 3), "(1, 2, 3)"));
+  ExpectRefused(Run("predict a.npy --device=cpu --checkpoint=" + run_),
+                {"a.npy: what the model makes of it is not finite"});
+  EXPECT_FALSE(fs::exists(In("a_mask.npy")));
+}
+
 TEST_F(VolumeRuns, ShowSlicesWithTheirMasks) {
   WriteData(2);
   ExpectSuccess(Run(Training("--epochs=1")));

@@ -19,9 +19,8 @@ namespace switchyard {
 // (auto), the device the one named by SWITCHYARD_TEST_DEVICE (cpu), with one thread.
 World& SharedWorld();
 
-// A world of one rank on a device of its own: what a run without the other ranks would be. Local. plugin: of the
-// device;
-// "": that of the others.
+// A world of one rank on a device of its own: what a run without the other ranks would be. Local.
+// plugin: of the device; "": that of the others.
 std::unique_ptr<World> LoneWorld(uint64_t memory_limit = kNoMemoryLimit, const std::string& plugin = "");
 
 // A folder that all ranks see, removed after the last test.

@@ -67,8 +67,8 @@ class CrashTest : public Scratch {
   int64_t judged() const { return static_cast<int64_t>(verdicts_.size()); }
 
   int from_ = 0;
-  bool only_all_ =
-      false;  // for long recordings: only crashes that lose all that was pending, which fsyncs alone change
+  // For long recordings: only crashes that lose all that was pending, which fsyncs alone change.
+  bool only_all_ = false;
 
  private:
   // Crashes of which the same is left, at calls that are judged alike, are looked at once.

@@ -175,21 +175,6 @@ TEST(WithoutEffect, IsCompressionThatWouldBeginBehindTheLastUpdate) {
   EXPECT_THAT(sentences(), IsEmpty());
 }
 
-TEST(WithoutEffect, AreIntervalsLongerThanTheRun) {
-  TrainConfig c = Augmented("crop");
-  c.eval_every = 3;
-  c.save_every = 20;
-  RunFacts facts = {.updates = 10, .updates_per_epoch = 5, .ranks = 1};
-  const auto sentences = [&] {
-    return SettingsWithoutEffect(c, facts,
-                                 [](const std::string& name) { return name == "eval_every" || name == "save_every"; });
-  };
-  EXPECT_THAT(sentences(), ElementsAre(HasSubstr("--save_every=20 has no effect: the run has 10 updates"),
-                                       HasSubstr("--eval_every=3 has no effect: the run has 10 updates, 5 an epoch")));
-  facts.updates = 20;
-  EXPECT_THAT(sentences(), IsEmpty());
-}
-
 TEST(WithoutEffect, IsMeasuringWhereEveryBitIsToRepeat) {
   TrainConfig c = Augmented("crop");
   c.kernel_opt = true;

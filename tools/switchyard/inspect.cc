@@ -71,13 +71,14 @@ int64_t ShortestRun(const TrainConfig& config) {
   return config.powersgd_compression ? config.start_compress_iter + 1 : 1;
 }
 
-// What a rank sends along each axis of the mesh, by GroupIndex; "": along one at most.
+// What a rank sends along each axis of the mesh, by GroupIndex.
 nlohmann::ordered_json JsonByAxis(const PlanReport& report) {
   constexpr const char* kNames[] = {"world", "data", "pipeline", "tensor", "node", "across_nodes"};
   nlohmann::ordered_json axes = nlohmann::ordered_json::object();
   for (const auto& [group, bytes] : report.wire_bytes_of_group) axes[kNames[group]] = bytes;
   return axes;
 }
+// "": along one at most.
 std::string TrafficByAxis(const PlanReport& report) {
   constexpr const char* kAmong[] = {"all ranks",
                                     "data ranks",
@@ -87,7 +88,7 @@ std::string TrafficByAxis(const PlanReport& report) {
                                     "data ranks of different nodes"};
   std::vector<std::string> parts;
   for (const auto& [group, bytes] : report.wire_bytes_of_group) {
-    if (bytes > 0) parts.push_back(fmt::format("{:.2f} MB among {}", bytes / 1e6, kAmong[group]));
+    if (bytes > 0) parts.push_back(fmt::format("{:.2f} MiB among {}", bytes / (1 << 20), kAmong[group]));
   }
   return parts.size() < 2 ? "" : fmt::format("on the wire: {}\n", fmt::join(parts, ", "));
 }

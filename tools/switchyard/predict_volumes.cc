@@ -78,6 +78,7 @@ StatusOr<nlohmann::ordered_json> PredictVolumes(Trainer& trainer, const std::vec
     result["file"] = file;
     result["classes"] = SharesOf(prediction.classes, options.classes, options.top);
     if (prediction.classes.empty()) return OkStatus();
+    SY_RETURN_IF_ERROR(Annotate(CheckFinite(prediction), file));
     SY_ASSIGN_OR_RETURN(const Volume volume, ReadVolume(file));
     const std::vector<uint8_t> bytes = EncodeVolume(MaskLike(volume, prediction.classes));
     SY_ASSIGN_OR_RETURN(const PlaceInFolder place, MakePlace(target));

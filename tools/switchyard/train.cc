@@ -258,9 +258,11 @@ Status TrainCommand(const CommandLine& line) {
       fmt::print("\ntrained {} in {:.1f} s\n", whole, result.seconds);
     }
     const Metric best = trainer->task().best();
-    fmt::print("  {:<11} {} of {} validation {} (best {}{})\n", best.quantity, Text({best}, result.evaluation),
-               result.evaluation.count, Samples(setup), Text(best, result.best.value_or(0)),
-               setup.config.best_by == "ema" ? " of the averaged weights" : "");
+    fmt::print("  {:<11} {} of {} validation {}{}\n", best.quantity, Text({best}, result.evaluation),
+               result.evaluation.count, Samples(setup),
+               result.best ? fmt::format(" (best {}{})", Text(best, *result.best),
+                                         setup.config.best_by == "ema" ? " of the averaged weights" : "")
+                           : "");
     if (result.skipped_updates > 0) {
       fmt::print("  skipped     {}, whose gradients were not finite\n", Count(result.skipped_updates, "update"));
     }

@@ -137,8 +137,8 @@ SY_INLINE Floats GeluGradient(Floats x) {
   return 0.5f + WithSignOf(0.5f - n.tail + 0.398942280401432678f * a * n.density, x);
 }
 
-// The two for results that are rounded to bfloat16, at a third of the instructions: of a = |x|, P(X > a) to 3e-7 and
-// 2e-4 of itself, and ½ − P(X > a) + a·φ(a) to 2e-6. Each is a cubic polynomial per interval, and a lane picks its own.
+// The two for results that are rounded to bfloat16, at a third of the instructions: of a = |x|, P(X > a) to 3e-7
+// and ½ − P(X > a) + a·φ(a) to 2e-6. Each is a cubic polynomial per interval, and a lane picks its own.
 #if defined(__AVX512F__)
 // Interval k, of 0 to 31, is k ± ½ in units of 3/16; the last one has the limit, and serves all that is larger.
 struct Cubics {
