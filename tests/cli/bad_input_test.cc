@@ -180,8 +180,8 @@ TEST_F(BadInput, ACheckpointWhoseFieldsAreOfAnotherTypeIsRefused) {
 // What nothing else caught is told in words: no abort, no empty screen.
 TEST_F(BadInput, RunningOutOfMemoryIsSaid) {
   folder_.Write("digits/train-labels-idx1-ubyte", IdxBytes({4}, Bytes(4)));
-  const std::string images = folder_.Write("digits/train-images-idx3-ubyte", {0, 0, 8, 3});
-  std::filesystem::resize_file(images, uintmax_t{1800} << 20);  // without a block on the disk
+  const std::string images = folder_.Write("digits/train-images-idx3-ubyte", IdxBytes({4, 1024, 460800}, {}));
+  std::filesystem::resize_file(images, (uintmax_t{1800} << 20) + 16);  // without a block on the disk
   ExpectRefused(Run(SmallTraining("--dataset=idx --data=digits"), Start::kAlone, "ulimit -v 1600000;"),
                 {"out of memory while running train"});
 }
