@@ -26,7 +26,8 @@ StatusOr<std::vector<float>> Statistics(const Json& json, const char* field) {
 
 Status CheckPool(const Json& json, const std::vector<std::string>& pools) {
   const Json& pool = At(json, "global_pool");
-  if (pool.is_null() || std::find(pools.begin(), pools.end(), pool) != pools.end()) return OkStatus();
+  const auto is_pool = [&](const std::string& name) { return pool == name; };
+  if (pool.is_null() || std::any_of(pools.begin(), pools.end(), is_pool)) return OkStatus();
   return Unexpected("global_pool", pools[0], pool);
 }
 
