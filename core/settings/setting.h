@@ -55,7 +55,7 @@ struct SettingTraits {
   std::string bare;           // of a flag typed without a value; the next argument is one only if it can be
   bool environment = true;    // read from SWITCHYARD_<NAME>
   bool architecture = false;  // of a model: weights fit only where it is equal
-  bool names_code = false;    // a value that is a path names a library to load: no config file decides that
+  bool names_code = false;    // a path in it is a library to load, or what one writes: no config file decides that
 };
 
 struct Setting : SettingTraits {

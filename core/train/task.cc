@@ -50,8 +50,7 @@ Status CheckFinite(const EvaluationResult& result) {
     if (loss != metrics->end() && !std::isfinite(loss->second))
       return FailedPrecondition(
           "the loss of {} samples is not finite with {}: they have probably grown beyond what the model's dtype holds; "
-          "go back "
-          "to an earlier checkpoint, and train with a lower --lr or a longer --warmup",
+          "go back to an earlier checkpoint, and train with a lower --lr or a longer --warmup",
           result.count, metrics == &result.metrics ? "these weights" : "the averages of these weights");
   }
   return OkStatus();
