@@ -48,7 +48,7 @@ typedef struct sy_attention_attributes {
  * window_attention_backward: qkv, out, logsumexp, dout, rows [, bias][, mask] → dqkv [, dbias]: dout and dqkv lie as out and qkv do */
 
 /* layer_norm: x (…, C) [, residual (…, C)], gamma (C), beta (C) → y (…, C), mean (…), rstd (…) [, sum (…, C)]      statistics f32
- *   h = x + residual, rounded to output 3 = h if residual; y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance
+ *   h = x or, if residual, what output 3 keeps of x + residual: it is rounded before it is normalised; y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance
  * layer_norm_backward: h (…, C), gamma, mean, rstd, dy (…, C) [, dsum (…, C)] → dh (…, C), dgamma (C) f32, dbeta (C) f32 [, column_sums (C) f32]
  *   dh is the gradient through the norm, plus dsum if residual (so that dh serves x and residual alike); if column_sums: output 3 = Σ over
  *   all rows of dh, before or after its rounding (the gradient of the bias of a product whose result dh is the gradient of) */

@@ -172,6 +172,7 @@ StatusOr<RegionGraph> ClaimRegions(Graph source, KernelCache& cache) {
       for (size_t o = 0; o < made.size(); ++o) replaced.push_back({item, static_cast<int>(o)});
       new_id[item] = result.graph.size() - 1;
       if (node.forward >= 0 && region_of[node.forward] < 0) result.graph.SetForward(new_id[item], new_id[node.forward]);
+      if (node.repeats >= 0 && region_of[node.repeats] < 0) result.graph.SetRepeats(new_id[item], new_id[node.repeats]);
     }
     for (size_t o = 0; o < made.size(); ++o) value_of[replaced[o]] = made[o];
     const std::vector<int> alone = {item};

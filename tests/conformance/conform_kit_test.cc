@@ -102,6 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"takes_nonsense", "argument/reduce", "expected SY_INVALID or SY_UNSUPPORTED, found success"},
         PlantedFault{"crashes_on_nonsense", "argument/pool*", "argument/pool: the process was killed by signal 11"},
         PlantedFault{"cuts_off", "op/pointwise/rounding_from_f32/bf16", "are not rounded to nearest even"},
+        PlantedFault{"norms_another_sum", "op/layer_norm/rounding_of_sum/bf16", "the norm of the sum as it was kept"},
         PlantedFault{"leans_towards_zero", "op/layer_norm/odd/bf16", "units of the last place towards zero on average"},
         PlantedFault{"ignores_strides", "strides/softmax/odd", "input 0 with reversed axes: output 0 ("},
         PlantedFault{"fills_gaps", "strides/softmax/odd", "wrote between the elements of a strided tensor"},

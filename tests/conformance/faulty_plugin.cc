@@ -141,6 +141,19 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
   if (Fault("leans_towards_zero") && halves && op == "layer_norm") {
     for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]); i += 4) output[i] -= output[i] > 0;
   }
+  if (Fault("norms_another_sum") && halves && op == "layer_norm" && kernel.inputs.size() == 4) {
+    const int64_t columns = kernel.inputs[0].dims[1];
+    const auto number = [&](const sy_place& place, int64_t i, int64_t bytes) {  // f32, or a bf16 as its upper half
+      float value = 0;
+      memcpy(reinterpret_cast<uint8_t*>(&value) + 4 - bytes, Address(device, place) + i * bytes, bytes);
+      return value;
+    };
+    for (int64_t i = 0; i < kernel.inputs[0].dims[0] * columns; ++i) {  // gamma is 1, beta is 0
+      const float h = number(bound->inputs[0], i, 2) + number(bound->inputs[1], i, 2);
+      const float y = (h - number(bound->outputs[1], i / columns, 4)) * number(bound->outputs[2], i / columns, 4);
+      memcpy(output + 2 * i, reinterpret_cast<const uint8_t*>(&y) + 2, 2);
+    }
+  }
   const sy_tensor& result = kernel.outputs[0];
   if (Fault("fills_gaps") && result.rank > 1 && result.strides[result.rank - 2] > result.dims[result.rank - 1]) {
     output[result.dims[result.rank - 1] * 4] = 1;

@@ -1,9 +1,12 @@
 #include "tools/conform/rounding_checks.h"
 
+#include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "core/abi/ops.h"
 #include "core/runtime/collectives/composition.h"
+#include "tools/conform/op_compare.h"
 #include "tools/conform/op_run.h"
 #include "tools/conform/rounding.h"
 
@@ -93,6 +96,39 @@ Status CheckMatmul(Device& device, sy_dtype half) {
                   exact);
 }
 
+// y is the norm of the sum that is kept, which recomputation reads in its place: x lies so far from 0 that the norm of
+// the sum before it was rounded is another one.
+Status CheckNormOfSum(Device& device, sy_dtype half) {
+  constexpr int64_t kRows = 40, kColumns = 48;
+  std::vector<double> x, residual, exact;
+  for (int i = 0; i < kRows * kColumns; ++i) {
+    x.push_back(96 + (i * 37 % 5 - 2) / 2.0);
+    residual.push_back((i * 101 % 127 - 63) / 64.0);
+    exact.push_back(x.back() + residual.back());
+  }
+  sy_layer_norm_attributes norm{};
+  norm.eps = 1e-6f;
+  norm.residual = 1;
+  const sy_tensor rows = Contiguous(half, {kRows, kColumns}), channels = Contiguous(SY_F32, {kColumns}),
+                  statistics = Contiguous(SY_F32, {kRows});
+  const std::vector<double> ones(kColumns, 1.0), zeros(kColumns, 0.0);
+  Problem problem = Make("layer_norm", norm, {rows, rows, channels, channels}, rows, {x, residual, ones, zeros});
+  problem.outputs = {rows, statistics, statistics, rows};
+  auto kernel = PrepareOp(device, problem);
+  if (!kernel.ok()) return kernel.status();
+  SY_ASSIGN_OR_RETURN(auto bound, BoundOp::Make(device, problem, *kernel, {}));
+  SY_ASSIGN_OR_RETURN(const auto found, bound->Run());
+  SY_RETURN_IF_ERROR(Annotate(ExpectRounded(found[3], exact, half), "sum"));
+  std::vector<double> expected;
+  for (auto row = found[3].begin(); row != found[3].end(); row += kColumns) {
+    const double mean = std::accumulate(row, row + kColumns, 0.0) / kColumns;
+    const double squares = std::inner_product(row, row + kColumns, row, 0.0) / kColumns;
+    for (auto h = row; h != row + kColumns; ++h)
+      expected.push_back((*h - mean) / std::sqrt(squares - mean * mean + double{norm.eps}));
+  }
+  return CompareNumbers(found[0], expected, half, 1, "the norm of the sum as it was kept");
+}
+
 }  // namespace
 
 void CheckRounding(Recorder& recorder, Device& device) {
@@ -112,6 +148,7 @@ void CheckRounding(Recorder& recorder, Device& device) {
     run("pointwise/rounding_of_mul", [&] { return CheckPointwise(device, half, SY_PW_MUL); });
     run("reduce/rounding", [&] { return CheckReduce(device, half); });
     run("matmul/rounding", [&] { return CheckMatmul(device, half); });
+    run("layer_norm/rounding_of_sum", [&] { return CheckNormOfSum(device, half); });
   }
 }
 
