@@ -77,6 +77,7 @@ StatusOr<EvaluationTransform> ReadTimmTransform(const Json& config, int image_si
   t.resize = static_cast<int>(std::floor(image_size / (crop.is_null() ? 0.875 : crop.get<double>())));
   if (mode == "squash" && t.resize != image_size) return Unexpected("crop_pct", "1 with crop_mode squash", crop);
   if (mode == "squash") t.resize = 0;
+  t.crop_offset = CropOffset::kHalfEven;
   SY_RETURN_IF_ERROR(Check(t));
   return t;
 }

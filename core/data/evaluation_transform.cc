@@ -3,10 +3,13 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "core/base/text.h"
+
 namespace switchyard {
 namespace {
 
 constexpr int kMostPixels = 8192;
+constexpr char kDown[] = "down", kHalfEven[] = "half_even";
 
 Status CheckWhole(const char* field, int value, int low, int high) {
   if (value >= low && value <= high) return OkStatus();
@@ -70,9 +73,13 @@ Status Check(const EvaluationTransform& t) {
 }
 
 nlohmann::json ToJson(const EvaluationTransform& t) {
-  return {{"image_size", t.image_size}, {"channels", t.channels},
-          {"resize", t.resize},         {"interpolation", InterpolationName(t.interpolation)},
-          {"mean", Plain(t.mean)},      {"std", Plain(t.std)}};
+  return {{"image_size", t.image_size},
+          {"channels", t.channels},
+          {"resize", t.resize},
+          {"interpolation", InterpolationName(t.interpolation)},
+          {"mean", Plain(t.mean)},
+          {"std", Plain(t.std)},
+          {"crop_offset", t.crop_offset == CropOffset::kDown ? kDown : kHalfEven}};
 }
 
 StatusOr<EvaluationTransform> EvaluationTransformFromJson(const nlohmann::json& json) {
@@ -88,6 +95,11 @@ StatusOr<EvaluationTransform> EvaluationTransformFromJson(const nlohmann::json& 
   SY_ASSIGN_OR_RETURN(t.interpolation, ParseInterpolation(interpolation->get<std::string>()));
   SY_ASSIGN_OR_RETURN(t.mean, Numbers(json, "mean"));
   SY_ASSIGN_OR_RETURN(t.std, Numbers(json, "std"));
+  const auto offset = json.find("crop_offset");
+  if (offset == json.end() || (*offset != kDown && *offset != kHalfEven))
+    return InvalidArgument("crop_offset: expected \"{}\" or \"{}\", found {}", kDown, kHalfEven,
+                           offset == json.end() ? "none" : Printable(offset->dump()));
+  t.crop_offset = *offset == kDown ? CropOffset::kDown : CropOffset::kHalfEven;
   SY_RETURN_IF_ERROR(Check(t));
   return t;
 }

@@ -11,15 +11,21 @@
 
 namespace switchyard {
 
+// Where the middle lies if a crop leaves an odd number of pixels around it.
+enum class CropOffset {
+  kDown,     // half of them, rounded down: Hugging Face
+  kHalfEven  // half of them, rounded to the next number, a half to the even one: torchvision and timm
+};
+
 struct EvaluationTransform {
   int image_size = 224;  // pixels; the result is square
   int channels = 3;      // of the result: 1 or 3
   // Pixels that the shorter side is resized to, at least image_size, before the centre is taken (the longer side keeps
-  // the proportion, rounded down; an odd remainder goes to the right and below). 0: the whole image is stretched to the
-  // square.
+  // the proportion, rounded down). 0: the whole image is stretched to the square.
   int resize = 256;
   Interpolation interpolation = Interpolation::kBilinear;
   std::vector<float> mean = {0.5f}, std = {0.5f};  // of pixels in [0, 1]; one number, or one per channel
+  CropOffset crop_offset = CropOffset::kDown;
 
   friend bool operator==(const EvaluationTransform&, const EvaluationTransform&) = default;
 };
@@ -30,8 +36,8 @@ int ResizeForCrop(int image_size, float crop_ratio);
 // InvalidArgument names the field that is out of its range.
 Status Check(const EvaluationTransform& transform);
 
-// {"image_size", "channels", "resize", "interpolation", "mean", "std"}, every one of them there. InvalidArgument names
-// the field that is missing, of another type or out of its range.
+// {"image_size", "channels", "resize", "interpolation", "mean", "std", "crop_offset"}, every one of them there.
+// InvalidArgument names the field that is missing, of another type or out of its range.
 nlohmann::json ToJson(const EvaluationTransform& transform);
 StatusOr<EvaluationTransform> EvaluationTransformFromJson(const nlohmann::json& json);
 

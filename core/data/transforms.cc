@@ -26,9 +26,12 @@ void ResizeShorterSide(const Image& in, int side, Interpolation interpolation, I
   Resize(Whole(in), wide ? side : other, wide ? other : side, interpolation, out);
 }
 
-// Hugging Face's rule for an odd remainder; torchvision rounds half to even, so that it may crop one pixel further.
-void CenterCrop(const Image& in, int side, Image* out) {
-  CropPadded(in, (in.height - side) / 2, (in.width - side) / 2, side, side, {}, out);
+void CenterCrop(const Image& in, int side, CropOffset offset, Image* out) {
+  const auto before = [&](int extent) {
+    const int rest = extent - side;
+    return offset == CropOffset::kDown ? rest / 2 : static_cast<int>(std::nearbyint(rest / 2.0));
+  };
+  CropPadded(in, before(in.height), before(in.width), side, side, {}, out);
 }
 
 // A part of random area and aspect (Szegedy et al., "Going deeper with convolutions", 2015, section 6), or, if ten
@@ -162,7 +165,7 @@ const Image& Transform::Prepare(int64_t epoch, int64_t index, Image* image, bool
     Resize(Whole(*image), side, side, e.interpolation, &resized);
   } else if (!random_geometry) {
     ResizeShorterSide(*image, e.resize, e.interpolation, &resized);
-    CenterCrop(resized, side, &cropped);
+    CenterCrop(resized, side, e.crop_offset, &cropped);
     result = &cropped;
   } else if (options_.augmentation == Augmentation::kResizedCrop) {
     Resize(RandomPart(*image, options_, &random), side, side, filter, &resized);

@@ -171,6 +171,14 @@ TEST(Transform, EvaluationResizesTheShorterSideAndTakesTheCentre) {
   options.evaluation.resize = ResizeForCrop(28, 0.875f);
   options.evaluation.interpolation = Interpolation::kBicubic;
   EXPECT_TRUE(Near(Applied(options, image), Floats(expected)));
+  // Where timm and torchvision take it: behind 12 of 23 columns, as 11.5 is rounded, and behind 2 of 5, as 2.5 is.
+  options.evaluation.crop_offset = CropOffset::kHalfEven;
+  for (int y = 0; y < 28; ++y) std::copy_n(resized.Row(y + 2) + 12 * 3, 28 * 3, expected.Row(y));
+  EXPECT_TRUE(Near(Applied(options, image), Floats(expected)));
+  const Image small = Pattern(33, 33, 3);
+  for (int y = 0; y < 28; ++y) std::copy_n(small.Row(y + 2) + 2 * 3, 28 * 3, expected.Row(y));
+  options.evaluation.resize = 33;
+  EXPECT_TRUE(Near(Applied(options, small), Floats(expected)));
   // Or, with no side to resize to, the whole image stretched.
   Resize(Whole(image), 28, 28, Interpolation::kBicubic, &expected);
   options.evaluation.resize = 0;
@@ -193,7 +201,8 @@ TEST(EvaluationTransform, GoesThroughJsonAndNamesWhatIsWrongThere) {
                                          .resize = 32,
                                          .interpolation = Interpolation::kBicubic,
                                          .mean = kImageNetMean,
-                                         .std = kImageNetStd};
+                                         .std = kImageNetStd,
+                                         .crop_offset = CropOffset::kHalfEven};
   const nlohmann::json json = ToJson(transform);
   const auto back = EvaluationTransformFromJson(nlohmann::json::parse(json.dump()));
   ASSERT_TRUE(back.ok()) << Message(back.status());
@@ -208,6 +217,7 @@ TEST(EvaluationTransform, GoesThroughJsonAndNamesWhatIsWrongThere) {
   EXPECT_THAT(error("resize", 27), HasSubstr("resize: expected 28"));
   EXPECT_THAT(error("channels", 2), HasSubstr("channels"));
   EXPECT_THAT(error("interpolation", nullptr), HasSubstr("interpolation"));
+  EXPECT_THAT(error("crop_offset", "up"), HasSubstr("crop_offset: expected \"down\" or \"half_even\", found \"up\""));
   EXPECT_THAT(error("mean", {1, 2}), HasSubstr("mean: expected one number or 3"));
   EXPECT_THAT(error("std", nlohmann::json::array({{1}})), HasSubstr("std: expected numbers, found array"));
   nlohmann::json without = json;

@@ -711,6 +711,7 @@ TEST(DeepLab, WeightsOfAResidualNetworkAloneAreItsBackbones) {
 
 TEST(Timm, AConfigurationIsReadAsItWasWritten) {
   EvaluationTransform transform = kCropped;
+  transform.crop_offset = CropOffset::kHalfEven;
   for (int resize = 40; resize < 80; ++resize) {  // timm keeps a share of the side and rounds down what follows from it
     transform.resize = resize == 79 ? 0 : resize;
     const nlohmann::json config = Written("timm", OddModel(), {"ant", "bee", "cat"}, transform);
@@ -753,11 +754,12 @@ TEST(Timm, TheFilesThatItWritesAreRead) {
   };
   const std::vector<float> mean = {0.485f, 0.456f, 0.406f}, std = {0.229f, 0.224f, 0.225f};
   const Interpolation bicubic = Interpolation::kBicubic;
+  const CropOffset even = CropOffset::kHalfEven;
   const std::vector<Expected> all = {
-      {"resnet18", "resnet18", 224, 1, 7, {224, 1, 235, bicubic, {0.449f}, {0.226f}}},
-      {"resnet50", "resnet50", 224, 3, 1000, {224, 3, 256, Interpolation::kBilinear, mean, std}},
-      {"vit", "vit_tiny", 96, 3, 5, {96, 3, 106, bicubic, {0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}}},
-      {"swin", "swin_tiny", 224, 3, 5, {224, 3, 248, bicubic, mean, std}}};
+      {"resnet18", "resnet18", 224, 1, 7, {224, 1, 235, bicubic, {0.449f}, {0.226f}, even}},
+      {"resnet50", "resnet50", 224, 3, 1000, {224, 3, 256, Interpolation::kBilinear, mean, std, even}},
+      {"vit", "vit_tiny", 96, 3, 5, {96, 3, 106, bicubic, {0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}, even}},
+      {"swin", "swin_tiny", 224, 3, 5, {224, 3, 248, bicubic, mean, std, even}}};
   ASSERT_EQ(recorded["config"].size(), all.size());
   for (const Expected& expected : all) {
     SCOPED_TRACE(expected.config);
@@ -792,7 +794,9 @@ TEST(Timm, AResNetsConfigurationIsReadAsItWasWritten) {
     EXPECT_EQ(config["architecture"], name);
     EXPECT_EQ(config["pretrained_cfg"]["fixed_input_size"],
               false);  // or timm gives the network a size, which takes none
-    EXPECT_EQ(*ReadTimmTransform(config, 40, kCropped.channels), kCropped);
+    EvaluationTransform expected = kCropped;
+    expected.crop_offset = CropOffset::kHalfEven;
+    EXPECT_EQ(*ReadTimmTransform(config, 40, kCropped.channels), expected);
     const auto read = ReadForeignConfig(config);
     ASSERT_TRUE(read.ok()) << Message(read.status());
     EXPECT_EQ(read->family->name, "resnet");
