@@ -142,7 +142,7 @@ struct Node {
   std::vector<TensorType> outputs;
   std::vector<int> control;  // nodes that must run before, beside those of the inputs
   int forward = -1;          // for a backward op: the forward node it is paired with (may share residual bytes)
-  int repeats = -1;          // the node of which this is a second computation, whose results are the same bit for bit
+  int repeats = -1;  // the node, or the region with the node, of which this is a second computation, bit for bit
   Phase phase = Phase::kForward;
   int block = -1;  // of the model (Graph::Block), for gradients too; −1 where there is none, as of inputs
   std::source_location where;

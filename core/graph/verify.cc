@@ -52,7 +52,8 @@ std::string ProblemOf(const Graph& graph, int id, const std::vector<bool>& chang
   }
   if (node.forward >= id) return "the forward node that it is paired with does not come before it";
   if (node.repeats >= id) return "the node that it repeats does not come before it";
-  if (node.repeats >= 0 && graph.node(node.repeats).op != node.op) return "it repeats a node of another op";
+  const std::string& repeated = node.repeats >= 0 ? graph.node(node.repeats).op : node.op;
+  if (repeated != node.op && repeated != "region" && node.op != "region") return "it repeats a node of another op";
   if (node.input.has_value() != IsInput(node)) return "only inputs have a role";
   if (node.host != (node.input ? node.input->host : RunsOnHost(graph, node))) return "it is not known where it runs";
   const bool transfer = IsTransfer(node);

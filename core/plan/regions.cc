@@ -172,11 +172,14 @@ StatusOr<RegionGraph> ClaimRegions(Graph source, KernelCache& cache) {
       for (size_t o = 0; o < made.size(); ++o) replaced.push_back({item, static_cast<int>(o)});
       new_id[item] = result.graph.size() - 1;
       if (node.forward >= 0 && region_of[node.forward] < 0) result.graph.SetForward(new_id[item], new_id[node.forward]);
-      if (node.repeats >= 0 && region_of[node.repeats] < 0) result.graph.SetRepeats(new_id[item], new_id[node.repeats]);
     }
     for (size_t o = 0; o < made.size(); ++o) value_of[replaced[o]] = made[o];
     const std::vector<int> alone = {item};
-    for (const int id : item < 0 ? accepted[-1 - item] : alone) {
+    const std::vector<int>& taken = item < 0 ? accepted[-1 - item] : alone;
+    const int again = source.node(taken.front()).repeats;
+    if (std::all_of(taken.begin(), taken.end(), [&](int id) { return source.node(id).repeats >= 0; }))
+      result.graph.SetRepeats(new_id[taken.front()], new_id[again]);
+    for (const int id : taken) {
       for (const int earlier : source.node(id).control) {
         if (new_id[earlier] != new_id[id]) result.graph.AddControl(new_id[id], new_id[earlier]);
       }

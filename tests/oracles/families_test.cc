@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 
-#include "absl/strings/match.h"
 #include "core/graph/op.h"
 #include "core/train/plans.h"
 #include "gtest/gtest.h"
@@ -63,7 +62,7 @@ std::map<std::string, int> FirstComputations(const TrainConfig& config, bool has
   if (!compiled.ok()) return counts;
   const Graph& graph = plans.Main().graph();
   for (const Node& node : graph.nodes()) {
-    if (IsStructural(node.op) || node.repeats >= 0 || absl::StrContains(node.name, "/recomputed")) continue;
+    if (IsStructural(node.op) || node.repeats >= 0) continue;
     const bool of_norms = node.op == "batch_norm_backward";
     if (has_batch_norms && node.op == "pointwise" && node.phase == Phase::kBackward) continue;
     std::string text = node.op;
