@@ -73,7 +73,7 @@ inline bool Fits(const sy_place& place, uint64_t bytes) {
 
 // Where a place is in this process; whoever asks may write there.
 inline char* Address(const sy_place& place) {
-  if (place.buffer == nullptr) return static_cast<char*>(place.host) + place.offset;
+  if (place.buffer == nullptr) return static_cast<char*>(place.host);
   place.buffer->untouched.store(false, std::memory_order_relaxed);
   return place.buffer->address + place.offset;
 }

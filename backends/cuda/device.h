@@ -103,7 +103,7 @@ void LogFailure(const sy_device& device, cudaError_t code, const char* call);
 
 // Where a place is: a device pointer, or the host's.
 inline char* Address(const sy_place& place) {
-  return (place.buffer ? place.buffer->address : static_cast<char*>(place.host)) + place.offset;
+  return place.buffer ? place.buffer->address + place.offset : static_cast<char*>(place.host);
 }
 
 // A small table in device memory that belongs to a kernel or a binding (chunks of a multi-tensor launch). Assign copies

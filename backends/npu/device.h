@@ -30,7 +30,7 @@ struct sy_device {
   aclrtContext context = nullptr;
   bool deterministic = false;
 
-  // Small read-only operands (numbers, index vectors), uploaded once and kept until close, by dtype and contents.
+  // Small read-only operands (numbers, index vectors), uploaded once and kept until close, by contents.
   std::mutex mutex;
   std::map<std::string, void*> constants;  // guarded by mutex
   // Guarded by mutex. Whoever waits for all of them keeps them meanwhile.

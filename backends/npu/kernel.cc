@@ -128,12 +128,14 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
 
 sy_status Launch(sy_bound* bound, sy_stream* stream, sy_error* error) {
   const sy_kernel& kernel = bound->kernel;
-  if (stream == nullptr) return Refuse(error, SY_INVALID, Text(kernel.name, ": launch expects a stream"));
-  if (const sy_status status = kernel.device->Enter(error); status != SY_OK) return status;
-  for (const Task& task : bound->tasks) {
-    if (const sy_status status = RunTask(*bound, task, stream->stream, error); status != SY_OK) return status;
-  }
-  return SY_OK;
+  return Guarded(error, [&]() -> sy_status {
+    if (stream == nullptr) return Refuse(error, SY_INVALID, Text(kernel.name, ": launch expects a stream"));
+    if (const sy_status status = kernel.device->Enter(error); status != SY_OK) return status;
+    for (const Task& task : bound->tasks) {
+      if (const sy_status status = RunTask(*bound, task, stream->stream, error); status != SY_OK) return status;
+    }
+    return SY_OK;
+  });
 }
 
 sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound** result, sy_launch* launch,

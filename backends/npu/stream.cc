@@ -91,13 +91,15 @@ void DestroyEvent(sy_device* device, sy_event* event) {
 }
 
 sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
-  if (stream == nullptr) return Refuse(error, SY_INVALID, "event_record: expected a stream");
-  if (const sy_status status = device->Enter(error); status != SY_OK) return status;
-  const sy_status status =
-      CheckAcl(error, device->acl->aclrtRecordEvent(event->event, stream->stream), "aclrtRecordEvent");
-  if (status == SY_OK)
-    event->record = std::make_shared<const sy_event::Record>(stream->failure, stream->failure->NextPlace());
-  return status;
+  return Guarded(error, [&]() -> sy_status {
+    if (stream == nullptr) return Refuse(error, SY_INVALID, "event_record: expected a stream");
+    if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+    const sy_status status =
+        CheckAcl(error, device->acl->aclrtRecordEvent(event->event, stream->stream), "aclrtRecordEvent");
+    if (status == SY_OK)
+      event->record = std::make_shared<const sy_event::Record>(stream->failure, stream->failure->NextPlace());
+    return status;
+  });
 }
 
 sy_status QueryEvent(sy_device* device, sy_event* event, sy_error* error) {
@@ -121,15 +123,17 @@ sy_status SynchronizeEvent(sy_device* device, sy_event* event, sy_error* error) 
 }
 
 sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
-  if (stream == nullptr) return Refuse(error, SY_INVALID, "stream_wait: expected a stream");
-  const auto record = event->record.load();
-  if (record == nullptr) return SY_OK;
-  if (const sy_status status = device->Enter(error); status != SY_OK) return status;
-  const sy_status status =
-      CheckAcl(error, device->acl->aclrtStreamWaitEvent(stream->stream, event->event), "aclrtStreamWaitEvent");
-  if (status == SY_OK && record->stream != stream->failure)
-    record->stream->LetFollow(record->place, stream->failure, stream->failure->NextPlace());
-  return status;
+  return Guarded(error, [&]() -> sy_status {
+    if (stream == nullptr) return Refuse(error, SY_INVALID, "stream_wait: expected a stream");
+    const auto record = event->record.load();
+    if (record == nullptr) return SY_OK;
+    if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+    const sy_status status =
+        CheckAcl(error, device->acl->aclrtStreamWaitEvent(stream->stream, event->event), "aclrtStreamWaitEvent");
+    if (status == SY_OK && record->stream != stream->failure)
+      record->stream->LetFollow(record->place, stream->failure, stream->failure->NextPlace());
+    return status;
+  });
 }
 
 }  // namespace switchyard

@@ -140,7 +140,12 @@ sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* gi
   return Guarded(error, [&]() -> sy_status {
     const Traits& traits = device->traits;
     std::atomic<uint64_t>& used = Allocated(device->index);
-    const uint64_t before = used.load();
+    const uint64_t before = used.fetch_add(bytes);
+    struct Reservation {  // given back unless a buffer takes it over
+      std::atomic<uint64_t>& used;
+      uint64_t bytes;
+      ~Reservation() { used.fetch_sub(bytes); }
+    } reserved{used, bytes};
     if (bytes > traits.largest_allocation || before > traits.memory_bytes || bytes > traits.memory_bytes - before) {
       return Refuse(error, SY_OUT_OF_MEMORY,
                     Text("alloc of ", bytes, " bytes: ", before, " of ", traits.memory_bytes,
@@ -149,9 +154,9 @@ sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* gi
     cl_int code;
     MemoryHandle memory(clCreateBuffer(device->context.get(), CL_MEM_READ_WRITE, bytes, nullptr, &code));
     if (code != CL_SUCCESS) return Failed(error, code, "clCreateBuffer");
-    if (MakeReal(device, memory.get(), error) != SY_OK) return SY_OUT_OF_MEMORY;
+    if (const sy_status status = MakeReal(device, memory.get(), error); status != SY_OK) return status;
     *buffer = new sy_buffer{std::move(memory), bytes};
-    used.fetch_add(bytes);
+    reserved.bytes = 0;
     return SY_OK;
   });
 }
@@ -175,16 +180,14 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_pl
   }
   return OnStream(device, stream, error, [&](Stream& on) {
     if (!source.buffer) {
-      return on.Queued(
-          clEnqueueWriteBuffer(on.queue(), destination.buffer->memory.get(), CL_FALSE, destination.offset, bytes,
-                               static_cast<const char*>(source.host) + source.offset, 0, nullptr, nullptr),
-          "clEnqueueWriteBuffer", error);
+      return on.Queued(clEnqueueWriteBuffer(on.queue(), destination.buffer->memory.get(), CL_FALSE, destination.offset,
+                                            bytes, source.host, 0, nullptr, nullptr),
+                       "clEnqueueWriteBuffer", error);
     }
     if (!destination.buffer) {
-      return on.Queued(
-          clEnqueueReadBuffer(on.queue(), source.buffer->memory.get(), CL_FALSE, source.offset, bytes,
-                              static_cast<char*>(destination.host) + destination.offset, 0, nullptr, nullptr),
-          "clEnqueueReadBuffer", error);
+      return on.Queued(clEnqueueReadBuffer(on.queue(), source.buffer->memory.get(), CL_FALSE, source.offset, bytes,
+                                           destination.host, 0, nullptr, nullptr),
+                       "clEnqueueReadBuffer", error);
     }
     return on.Queued(clEnqueueCopyBuffer(on.queue(), source.buffer->memory.get(), destination.buffer->memory.get(),
                                          source.offset, destination.offset, bytes, 0, nullptr, nullptr),

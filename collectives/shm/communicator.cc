@@ -89,6 +89,7 @@ sy_status ShmCommunicator::Ready(sy_error* error) {
     records_ = reinterpret_cast<RankRecord*>(control_.base() + layout_.ranks);
     rings_ = reinterpret_cast<RingHeader*>(control_.base() + layout_.rings);
     page_ = reinterpret_cast<ControlPage*>(control_.base());
+    if (aborted_) Abort();  // which had no page to write it to
     destinations_.resize(size_);
     sources_.resize(size_);
     cpu_set_t allowed;
@@ -379,7 +380,7 @@ sy_status ShmCommunicator::Split(int32_t color, int32_t key, const char*, std::u
 
 void ShmCommunicator::Abort() {
   aborted_ = true;
-  // Others stop waiting for us. Harmless before the segment is there, for then nobody waits in it.
+  // Others stop waiting for us.
   if (ControlPage* const page = page_) {
     uint32_t nobody = 0;
     page->aborted_by.compare_exchange_strong(nobody, static_cast<uint32_t>(rank_) + 1);

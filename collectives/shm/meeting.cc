@@ -8,8 +8,11 @@
 
 namespace shm {
 
+constexpr size_t kSilentVisitors = 16;
+
 Meeting::~Meeting() {
   if (listener_ >= 0) close(listener_);
+  for (const int visitor : visitors_) close(visitor);
   for (const int socket : sockets_) {
     if (socket >= 0) close(socket);
   }
@@ -26,11 +29,21 @@ sy_status Meeting::Poll(Segment* segment, sy_error* error) {
     *segment = std::move(segment_);
     return SY_OK;
   }
-  while (present_ < size_) {
-    const int visitor = AcceptFromOwnUser(listener_);
-    if (visitor < 0) return SY_IN_PROGRESS;
+  // Whoever comes and says nothing keeps no rank waiting, but goes when there are too many of his kind.
+  const size_t most = static_cast<size_t>(size_) + kSilentVisitors;
+  for (int visitor; visitors_.size() < most && (visitor = AcceptFromOwnUser(listener_)) >= 0;)
+    visitors_.push_back(visitor);
+  if (visitors_.size() == most) {
+    close(visitors_.front());
+    visitors_.erase(visitors_.begin());
+  }
+  for (size_t i = visitors_.size(); i-- > 0;) {
+    const int visitor = visitors_[i];
     int rank = 0;
-    if (!ReceiveNumber(visitor, &rank) || rank < 1 || rank >= size_ || sockets_[rank] >= 0) {
+    const sy_status received = ReceiveNumber(visitor, &rank);
+    if (received == SY_IN_PROGRESS) continue;
+    visitors_.erase(visitors_.begin() + static_cast<ptrdiff_t>(i));
+    if (received != SY_OK || rank < 1 || rank >= size_ || sockets_[rank] >= 0) {
       close(visitor);
       continue;
     }
@@ -39,6 +52,9 @@ sy_status Meeting::Poll(Segment* segment, sy_error* error) {
     if (!SendDescriptor(visitor, segment_.descriptor()))
       return SY_FAIL(error, SY_ABORTED, "rank %d left while joining", rank);
   }
+  if (present_ < size_) return SY_IN_PROGRESS;
+  for (const int visitor : visitors_) close(visitor);
+  visitors_.clear();
   close(std::exchange(listener_, -1));
   *segment = std::move(segment_);
   return SY_OK;

@@ -33,7 +33,8 @@ class Meeting {
   int rank_, size_, listener_ = -1, present_ = 1;
   std::string name_;
   Segment segment_;
-  std::vector<int> sockets_;  // of rank 0: by rank; else: [0] to rank 0
+  std::vector<int> sockets_;   // of rank 0: by rank; else: [0] to rank 0
+  std::vector<int> visitors_;  // of rank 0: who has not said yet which rank he is
 };
 
 }  // namespace shm

@@ -140,8 +140,10 @@ sy_status ConnectToName(const std::string& name, int* connection, sy_error* erro
 
 bool SendNumber(int socket, int number) { return send(socket, &number, sizeof number, MSG_NOSIGNAL) == sizeof number; }
 
-bool ReceiveNumber(int socket, int* number) {
-  return Readable(socket, 1000) && recv(socket, number, sizeof *number, MSG_DONTWAIT) == sizeof *number;
+sy_status ReceiveNumber(int socket, int* number) {
+  const ssize_t got = recv(socket, number, sizeof *number, MSG_DONTWAIT);
+  if (got == sizeof *number) return SY_OK;
+  return got < 0 && (errno == EAGAIN || errno == EINTR) ? SY_IN_PROGRESS : SY_ABORTED;
 }
 
 bool SendDescriptor(int socket, int descriptor) {

@@ -101,7 +101,7 @@ typedef struct sy_buffer sy_buffer;   /* one allocation; owned by the plugin */
 typedef struct sy_stream sy_stream;
 typedef struct sy_event sy_event;
 
-/* A place in memory: `buffer` at `offset`, or host memory at `host` where buffer is NULL. Bytes. */
+/* A place in memory: `buffer` at `offset` (bytes), or host memory at `host` where buffer is NULL; offset is 0 then. */
 typedef struct sy_place {
   sy_buffer* buffer;
   void* host;

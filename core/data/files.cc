@@ -161,10 +161,9 @@ Status ReadFile(const std::string& path, size_t limit, std::vector<uint8_t>* byt
     const ssize_t got = read(file.get(), bytes->data() + used, bytes->size() - used);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return FileError("read", path, errno);
-    if (got == 0) break;
+    if (got == 0) return DataLoss("{} ends after {} bytes, expected {}", path, used, file_bytes);
     used += static_cast<size_t>(got);
   }
-  bytes->resize(used);
   return OkStatus();
 }
 

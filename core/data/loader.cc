@@ -132,7 +132,6 @@ StatusOr<bool> Loader::Next(Batch* batch) {
   failed_ = slot.status.ok() ? CountFailures(slot) : slot.status;
   SY_RETURN_IF_ERROR(failed_);
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-  wait_seconds_ += waited.count();
   const int64_t count = std::count(slot.filled.begin(), slot.filled.end(), 1);
   *batch = {slot.tensors, slot.filled, slot.samples, sample_ids_.data(), count, slot.epoch, slot.index, waited.count()};
   return true;

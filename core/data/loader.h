@@ -49,7 +49,6 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  int64_t batches_per_epoch() const { return batches_per_epoch_; }
   const LoaderOptions& options() const { return options_; }
   const SampleSource& source() const { return *source_; }
 
@@ -67,7 +66,6 @@ class Loader {
   // on are given back before it starts: they count towards max_bad_samples and are not logged again.
   const std::set<int64_t>& bad_samples() const { return bad_samples_; }
   void RestoreBadSamples(const std::set<int64_t>& samples) { bad_samples_ = samples; }
-  double wait_seconds() const { return wait_seconds_; }  // in all calls of Next()
 
  private:
   struct Failure {
@@ -115,7 +113,6 @@ class Loader {
   std::vector<int32_t> sample_ids_;
   std::set<int64_t> bad_samples_;
   Status failed_;
-  double wait_seconds_ = 0;
   bool handed_out_ = false;  // the caller looks at the slot of batch released_
 
   std::mutex mutex_;

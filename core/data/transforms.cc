@@ -34,11 +34,13 @@ void CenterCrop(const Image& in, int side, CropOffset offset, Image* out) {
   CropPadded(in, before(in.height), before(in.width), side, side, {}, out);
 }
 
+constexpr float kLeastAspect = 3.0f / 4, kMostAspect = 4.0f / 3;  // width / height of a random part
+
 // A part of random area and aspect (Szegedy et al., "Going deeper with convolutions", 2015, section 6), or, if ten
 // draws do not fit, the largest centred part of an allowed aspect.
 ImageView RandomPart(const Image& in, const TransformOptions& options, RandomStream* random) {
   const float area = static_cast<float>(in.height) * static_cast<float>(in.width);
-  const float low = std::log(options.min_aspect), high = std::log(options.max_aspect);
+  const float low = std::log(kLeastAspect), high = std::log(kMostAspect);
   for (int attempt = 0; attempt < 10; ++attempt) {
     const float part = area * random->Uniform(options.min_scale, options.max_scale);
     const float aspect = std::exp(random->Uniform(low, high));
@@ -51,8 +53,8 @@ ImageView RandomPart(const Image& in, const TransformOptions& options, RandomStr
   }
   const float aspect = static_cast<float>(in.width) / static_cast<float>(in.height);
   int height = in.height, width = in.width;
-  if (aspect < options.min_aspect) height = static_cast<int>(std::lround(in.width / options.min_aspect));
-  if (aspect > options.max_aspect) width = static_cast<int>(std::lround(in.height * options.max_aspect));
+  if (aspect < kLeastAspect) height = static_cast<int>(std::lround(in.width / kLeastAspect));
+  if (aspect > kMostAspect) width = static_cast<int>(std::lround(in.height * kMostAspect));
   height = std::clamp(height, 1, in.height), width = std::clamp(width, 1, in.width);
   return Crop(in, (in.height - height) / 2, (in.width - width) / 2, height, width);
 }
@@ -105,8 +107,6 @@ StatusOr<Transform> Transform::Create(const TransformOptions& options) {
   SY_RETURN_IF_ERROR(CheckRange("crop_padding", static_cast<float>(options.crop_padding), 0, 8192));
   SY_RETURN_IF_ERROR(CheckRange("max_scale", options.max_scale, 1e-6f, 1));
   SY_RETURN_IF_ERROR(CheckRange("min_scale", options.min_scale, 1e-6f, options.max_scale));
-  SY_RETURN_IF_ERROR(CheckRange("max_aspect", options.max_aspect, 1e-3f, 1e3f));
-  SY_RETURN_IF_ERROR(CheckRange("min_aspect", options.min_aspect, 1e-3f, options.max_aspect));
   SY_RETURN_IF_ERROR(CheckRange("flip_probability", options.flip_probability, 0, 1));
   SY_RETURN_IF_ERROR(CheckRange("brightness", options.brightness, 0, 10));
   SY_RETURN_IF_ERROR(CheckRange("contrast", options.contrast, 0, 10));

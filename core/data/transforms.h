@@ -23,7 +23,6 @@ struct TransformOptions {
   Augmentation augmentation = Augmentation::kResizedCrop;
   int crop_padding = 4;                    // pixels; kCrop and kCropFlip
   float min_scale = 0.08f, max_scale = 1;  // share of the image's area; kResizedCrop
-  float min_aspect = 3.0f / 4, max_aspect = 4.0f / 3;
   float flip_probability = 0.5f;  // kCropFlip and kResizedCrop
   // Colour jitter in training: factors from [1 - b, 1 + b], hue from [-hue, hue] of the circle (at most 0.5).
   float brightness = 0, contrast = 0, saturation = 0, hue = 0;

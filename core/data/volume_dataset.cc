@@ -214,7 +214,7 @@ StatusOr<std::unique_ptr<Dataset>> OpenVolumeFiles(const std::string& name, cons
   return dataset;
 }
 
-// The labels of a split, with the extents of its images.
+// An IDX file of four dimensions: volumes, slices, rows, columns.
 StatusOr<IdxArray> ReadIdxVolumes(const std::string& path) {
   SY_ASSIGN_OR_RETURN(IdxArray array, ReadIdx(path));
   if (array.dims.size() == 4) return array;

@@ -188,15 +188,20 @@ std::string OthersBeside(const std::string& path) {
   std::error_code error;
   const fs::path itself =
       fs::canonical(fs::exists(given / kCheckpointRecord, error) ? given : given / "checkpoints" / "latest", error);
-  fs::path newest;
+  std::optional<CheckpointName> newest;
+  fs::path place;
   for (const fs::path& folder : {given.parent_path(), given / "checkpoints", given / "run" / "checkpoints"}) {
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-      const fs::path& other = entry.path();
-      if (!other.filename().string().starts_with("step-") || !fs::exists(other / kCheckpointRecord, error)) continue;
-      if (fs::canonical(other, error) != itself && other.filename() > newest.filename()) newest = other;
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+      const fs::path& other = entry->path();
+      const auto name = ParseName(other.filename().string());
+      std::error_code ignored;
+      if (!name || !fs::exists(other / kCheckpointRecord, ignored)) continue;
+      if (fs::canonical(other, ignored) == itself || (newest && *name <= *newest)) continue;
+      newest = name;
+      place = other;
     }
   }
-  return newest.empty() ? "" : "; another checkpoint beside it: " + newest.string();
+  return newest ? "; another checkpoint beside it: " + place.string() : "";
 }
 
 StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path) {

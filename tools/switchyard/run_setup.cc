@@ -61,11 +61,16 @@ Status CheckContent(const ModelInfo& model, const Dataset& dataset) {
                          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
 }
 
-StatusOr<TaskFactory> TaskFor(Content content) {
-  if (content == Content::kLabelledImages) return MakeClassification;
-  if (content == Content::kMaskedImages) return MakeSegmentation;
-  if (content == Content::kMaskedVolumes) return MakeVolumeSegmentation;
-  return Unimplemented("there is no task for {} yet", ContentName(content));
+TaskFactory TaskFor(Content content) {
+  switch (content) {
+    case Content::kLabelledImages:
+      return MakeClassification;
+    case Content::kMaskedImages:
+      return MakeSegmentation;
+    case Content::kMaskedVolumes:
+      break;
+  }
+  return MakeVolumeSegmentation;
 }
 
 DeviceRequest DeviceRequestOf(const TrainConfig& c, const ProcessMap& processes) {
@@ -281,7 +286,7 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   setup.model.import_weights = [resolved](HostTensors tensors, bool reset_head) {
     return ImportWeights(resolved, std::move(tensors), reset_head);
   };
-  SY_ASSIGN_OR_RETURN(setup.model.task, TaskFor(info.family->data));
+  setup.model.task = TaskFor(info.family->data);
   setup.model.from_file = info.family->from_file;
   const ForeignFormat& format = PublishedFormat(resolved);
   setup.model.to_file = format.to_file;

@@ -63,7 +63,6 @@ class HostMemory {
   void reset();
   char* data() const { return static_cast<char*>(data_); }  // aligned to 64 bytes
   uint64_t bytes() const { return bytes_; }
-  bool pinned() const { return kind_ == Kind::kPinned; }
   bool in_file() const { return kind_ == Kind::kFile; }
 
  private:

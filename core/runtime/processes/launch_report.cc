@@ -112,7 +112,7 @@ void LaunchReports::Read() {
   size_t start = 0;
   for (size_t end; (end = unread_.find('\n', start)) != std::string::npos; start = end + 1) {
     const size_t space = unread_.find(' ', start);
-    if (space + 1 >= end) continue;
+    if (space == std::string::npos || space + 1 >= end) continue;
     const pid_t pid = std::atoi(unread_.c_str() + start);
     const std::string text = unread_.substr(space + 2, end - space - 2);
     if (unread_[space + 1] == kFailure) told_.emplace(pid, WithLineBreaks(text, ' '));

@@ -211,17 +211,21 @@ StatusOr<int> ConnectTo(const std::string& host, int port, int timeout_ms) {
   SY_RETURN_IF_ERROR(Resolve(host, port, 0, &addresses));
   int error = 0;
   for (const addrinfo* entry = addresses.first; entry != nullptr; entry = entry->ai_next) {
-    const int descriptor = socket(entry->ai_family, SOCK_STREAM, 0);
-    if (descriptor < 0) continue;
+    const int descriptor = socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (descriptor < 0) {
+      error = errno;
+      continue;
+    }
     Prepare(descriptor);
     error = connect(descriptor, entry->ai_addr, entry->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
       pollfd writable{descriptor, POLLOUT, 0};
       socklen_t length = sizeof error;
-      if (poll(&writable, 1, timeout_ms) != 1)
-        error = ETIMEDOUT;
-      else
+      const int ready = poll(&writable, 1, timeout_ms);
+      if (ready == 1)
         getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length);
+      else
+        error = ready == 0 ? ETIMEDOUT : errno;
     }
     if (error == 0) return descriptor;
     close(descriptor);

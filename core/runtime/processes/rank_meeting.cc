@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "core/base/environment.h"
+#include "core/base/file.h"
 #include "core/base/secret.h"
 #include "core/runtime/processes/descriptors.h"
 #include "core/runtime/processes/meeting.h"
@@ -97,14 +98,15 @@ StatusOr<int> OpenMeeting(const ProcessMap& processes, std::string* token) {
   SY_ASSIGN_OR_RETURN(const bool uses_pmix, UsesPmix(processes));
   if (uses_pmix) {
     SY_RETURN_IF_ERROR(pmix::Start());
-    SY_ASSIGN_OR_RETURN(const int listener, ListenOn(processes.one_node ? "127.0.0.1" : "", 0));
-    SY_ASSIGN_OR_RETURN(const int port, PortOf(listener));
+    SY_ASSIGN_OR_RETURN(const int opened, ListenOn(processes.one_node ? "127.0.0.1" : "", 0));
+    Descriptor listener(opened);
+    SY_ASSIGN_OR_RETURN(const int port, PortOf(listener.get()));
     SY_ASSIGN_OR_RETURN(*token, RandomToken());
     std::string text = fmt::format("{} {}", port, *token);
     for (const std::string& address : processes.one_node ? std::vector<std::string>{"127.0.0.1"} : OwnAddresses())
       text += " " + address;
     SY_RETURN_IF_ERROR(pmix::Publish(NextKey(), text));
-    return listener;
+    return listener.release();
   }
   if (!processes.master_address) return NoAddress(processes);
   SY_ASSIGN_OR_RETURN(*token, TokenOf(processes));

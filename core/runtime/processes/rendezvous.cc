@@ -311,7 +311,8 @@ void Rendezvous::Impl::Watch() {
     if (polled[0].revents != 0) [[maybe_unused]]
       const ssize_t got = read(wake, &ignored, sizeof ignored);
     for (size_t i = 1; i < polled.size(); ++i) {
-      if (polled[i].revents != 0) Serve(peers[i]);
+      // Serving the way to rank 0 may have closed the other links: what they said no longer counts.
+      if (polled[i].revents != 0 && links[peers[i]]->open()) Serve(peers[i]);
     }
   }
 }
