@@ -1,24 +1,27 @@
 #include "core/train/event_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/base/environment.h"
+#include "core/base/logging.h"
+#include "core/base/text.h"
 #include "core/train/event.pb.h"
 
 namespace switchyard {
 namespace {
 
 constexpr char kNameBegins[] = "events.out.tfevents.";
-constexpr size_t kLargestFile = size_t{4} << 30;
+constexpr size_t kHead = 12, kTail = 4;  // bytes of a record around its payload
 
 constexpr std::array<uint32_t, 256> Crc32cTable() {
   std::array<uint32_t, 256> table{};
@@ -39,29 +42,25 @@ void AppendNumber(std::string* text, Number number) {
 }
 
 template <typename Number>
-Number NumberAt(const std::string& text, size_t at) {
+Number NumberAt(std::string_view text, size_t at) {
   Number number;
   std::memcpy(&number, text.data() + at, sizeof number);
   return number;
 }
 
-// The records of a file up to `step`, as they stand there; ends at the first that is torn or damaged.
-std::string RecordsUntil(const std::string& text, int64_t step) {
-  constexpr size_t kHead = 12, kTail = 4;
-  std::string kept;
-  for (size_t at = 0; text.size() - at >= kHead + kTail;) {
-    const auto length = NumberAt<uint64_t>(text, at);
-    if (NumberAt<uint32_t>(text, at + 8) != MaskedCrc32c(text.data() + at, 8) ||
-        length > text.size() - at - kHead - kTail)
-      break;
-    const char* payload = text.data() + at + kHead;
-    if (NumberAt<uint32_t>(text, at + kHead + length) != MaskedCrc32c(payload, length)) break;
-    event::Event event;
-    if (!event.ParseFromArray(payload, static_cast<int>(length))) break;
-    if (event.step() <= step) kept.append(text, at, kHead + length + kTail);
-    at += kHead + length + kTail;
-  }
-  return kept;
+bool IsHead(std::string_view text) {
+  return text.size() >= kHead && NumberAt<uint32_t>(text, 8) == MaskedCrc32c(text.data(), 8);
+}
+
+// Whether the whole record holds an event, and its step.
+bool StepOf(std::string_view record, int64_t* step) {
+  const std::string_view payload = record.substr(kHead, record.size() - kHead - kTail);
+  event::EventStep event;
+  if (NumberAt<uint32_t>(record, kHead + payload.size()) != MaskedCrc32c(payload.data(), payload.size()) ||
+      !event.ParseFromArray(payload.data(), static_cast<int>(payload.size())))
+    return false;
+  *step = event.step();
+  return true;
 }
 
 event::Event EventAt(int64_t step) {
@@ -122,13 +121,58 @@ Status EventFile::WriteRecord(const std::string& payload) {
   return file_.Append(record);
 }
 
+StatusOr<KeptEvents> EventsUntil(LogFile& file, int64_t step) {
+  KeptEvents kept;
+  size_t end = 0;  // of the last whole record
+  const auto note_gap = [&](size_t until) {
+    if (until == end) return;
+    if (kept.damaged == 0) kept.first_damaged = end;
+    kept.damaged += until - end;
+  };
+  for (size_t at = 0; file.bytes() - at >= kHead + kTail;) {
+    SY_ASSIGN_OR_RETURN(const std::string_view head, file.Read(at, kHead));
+    const auto length = NumberAt<uint64_t>(head, 0);
+    if (!IsHead(head) || length > file.bytes() - at - kHead - kTail) {
+      ++at;  // the next record may begin anywhere
+      continue;
+    }
+    const size_t bytes = kHead + length + kTail;
+    int64_t of_record = 0;
+    bool is_event = false;
+    if (length <= kLargestEvent) {
+      SY_ASSIGN_OR_RETURN(const std::string_view record, file.Read(at, bytes));
+      is_event = StepOf(record, &of_record);
+    }
+    if (is_event) {
+      note_gap(at);
+      if (of_record <= step) kept.parts.Add(at, bytes);
+      end = at + bytes;
+    }
+    at += bytes;
+  }
+  // A torn end begins as a record does.
+  const size_t left = file.bytes() - end;
+  SY_ASSIGN_OR_RETURN(const std::string_view rest, file.Read(end, kHead));
+  const bool torn =
+      left < kHead || (IsHead(rest) && (left < kHead + kTail || NumberAt<uint64_t>(rest, 0) > left - kHead - kTail));
+  if (!torn) note_gap(file.bytes());
+  return kept;
+}
+
 Status DropEventsAfter(const Folder& folder, int64_t step) {
   SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.Names());
   for (const std::string& name : names) {
-    if (!name.starts_with(kNameBegins)) continue;
-    SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(folder.PathOf(name), kLargestFile));
-    const std::string kept = RecordsUntil(text, step);
-    if (kept.size() != text.size()) SY_RETURN_IF_ERROR(folder.Replace(name, {BytesOf(kept)}));
+    struct stat about = {};
+    if (!name.starts_with(kNameBegins) ||
+        ::fstatat(folder.descriptor(), name.c_str(), &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode))
+      continue;
+    SY_ASSIGN_OR_RETURN(LogFile file, LogFile::Open(folder.PathOf(name)));
+    SY_ASSIGN_OR_RETURN(const KeptEvents kept, EventsUntil(file, step));
+    if (kept.damaged > 0) {
+      LogWarning("{}: {} bytes, the first of them at byte {}, are in no whole record and are dropped; the others stay",
+                 Printable(file.path(), 4096), kept.damaged, kept.first_damaged);
+    }
+    if (kept.parts.bytes() != file.bytes()) SY_RETURN_IF_ERROR(kept.parts.Replace(folder, name, file));
   }
   return OkStatus();
 }

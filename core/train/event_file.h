@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/train/file_calls.h"
+#include "core/train/log_file.h"
 #include "core/train/picture.h"
 
 namespace switchyard {
@@ -36,8 +37,22 @@ class EventFile {
   GrowingFile file_;
 };
 
+// What of an event file stays where a run resumes.
+struct KeptEvents {
+  KeptParts parts;
+  // Bytes that are in no whole record, and where the first of them lies: torn or damaged, which no reader gets past, or
+  // a record of more bytes than kLargestEvent. A torn end is none: a run that is killed leaves one.
+  size_t damaged = 0, first_damaged = 0;
+};
+// Two hundred times the largest record that we write: a sheet of eight examples has 320 kB of pixels. A record that
+// says to be longer is not read into memory.
+inline constexpr size_t kLargestEvent = size_t{64} << 20;
+// The records of steps up to `step`; what lies between whole records is passed over.
+StatusOr<KeptEvents> EventsUntil(LogFile& file, int64_t step);
+
 // Drops the records of steps greater than `step` from every event file of `folder`: before a run resumes from there.
-// What follows a torn or damaged record, which no reader gets past, goes too.
+// What is damaged goes too, with a warning, and what follows it stays and is read again. A folder, a pipe or a link of
+// such a name is passed over.
 Status DropEventsAfter(const Folder& folder, int64_t step);
 
 }  // namespace switchyard

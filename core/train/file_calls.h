@@ -89,7 +89,10 @@ class Folder {
   }
   // Puts a whole file in the place of what has that name: a reader, and a crash, see the old one or the new one, and
   // once it returns the new one.
-  Status Replace(const std::string& name, const std::vector<ByteView>& pieces) const;
+  Status Replace(const std::string& name, const Pieces& pieces) const;
+  Status Replace(const std::string& name, const std::vector<ByteView>& pieces) const {
+    return Replace(name, PiecesOf(pieces));
+  }
   // Puts a symbolic link to `target` there in one step; durable after the next Sync().
   Status ReplaceLink(const std::string& target, const std::string& name) const;
   Status Rename(const std::string& from, const std::string& to) const;

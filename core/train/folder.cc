@@ -119,7 +119,7 @@ Status Folder::Write(const std::string& name, const Pieces& pieces) const {
   return status;
 }
 
-Status Folder::Replace(const std::string& name, const std::vector<ByteView>& pieces) const {
+Status Folder::Replace(const std::string& name, const Pieces& pieces) const {
   const std::string draft = fmt::format(".{}.tmp", name);
   SY_RETURN_IF_ERROR(Remove(draft));
   SY_RETURN_IF_ERROR(Write(draft, pieces));

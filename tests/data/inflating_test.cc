@@ -1,14 +1,10 @@
 // What a compressed file takes of memory while it is opened: what its header says and little more, however much is
 // packed behind it. Measured in a process of its own, of which the kernel knows the most that it had.
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include "core/base/host_memory.h"
 #include "core/data/dataset.h"
@@ -16,6 +12,7 @@
 #include "core/data/volume.h"
 #include "gmock/gmock.h"
 #include "tests/data/files_for_tests.h"
+#include "tests/data/in_a_process.h"
 #include "tests/data/opened_data.h"
 
 namespace switchyard {
@@ -27,35 +24,6 @@ using ::testing::HasSubstr;
 constexpr size_t kBomb = 60 << 20;      // bytes, of zeros
 constexpr size_t kArchive = 140 << 20;  // so that one that doubles as it grows has more than kLittle beside it
 constexpr int64_t kLittle = 40 << 20;   // what a process takes for other things
-
-struct Opened {
-  std::string message;  // of the error, or ""
-  int64_t peak = 0;     // bytes beyond what it began with
-};
-
-// Calls `open` in a process of its own.
-Opened InAProcess(const std::function<Status()>& open) {
-  Opened opened;
-  int ends[2];
-  if (pipe(ends) != 0) return {"no pipe"};
-  int64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages >> pages;
-  const pid_t child = fork();
-  if (child == 0) {
-    const std::string message = Message(open()).substr(0, 4000);
-    _exit(write(ends[1], message.data(), message.size()) == static_cast<ssize_t>(message.size()) ? 0 : 1);
-  }
-  close(ends[1]);
-  char text[4096];
-  for (ssize_t got; (got = read(ends[0], text, sizeof text)) > 0;)
-    opened.message.append(text, static_cast<size_t>(got));
-  close(ends[0]);
-  int status = -1;
-  rusage usage = {};
-  if (wait4(child, &status, 0, &usage) != child || status != 0) opened.message = "the process died";
-  opened.peak = usage.ru_maxrss * 1024 - pages * sysconf(_SC_PAGESIZE);
-  return opened;
-}
 
 class Inflating : public ::testing::Test {
  protected:

@@ -25,6 +25,7 @@ int FuzzCifar(const uint8_t* data, size_t size);   // records
 int FuzzSafetensors(const uint8_t* data, size_t size);
 int FuzzCheckpoint(const uint8_t* data, size_t size);  // state.json, sealed
 int FuzzMetrics(const uint8_t* data, size_t size);
+int FuzzEvents(const uint8_t* data, size_t size);    // a TensorBoard file
 int FuzzConfig(const uint8_t* data, size_t size);    // a run's settings as JSON
 int FuzzManifest(const uint8_t* data, size_t size);  // of a plugin
 int FuzzFrames(const uint8_t* data, size_t size);    // messages between ranks

@@ -1,6 +1,7 @@
 // What a run's folder and settings are read from.
 #include <zlib.h>
 
+#include <cstring>
 #include <fstream>
 #include <stdexcept>
 
@@ -9,6 +10,8 @@
 #include "core/train/architecture.h"
 #include "core/train/checkpoint.h"
 #include "core/train/config.h"
+#include "core/train/event_file.h"
+#include "core/train/log_file.h"
 #include "core/train/metrics.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_file.h"
@@ -94,6 +97,29 @@ int FuzzCheckpoint(const uint8_t* data, size_t size) {
 
 int FuzzMetrics(const uint8_t* data, size_t size) {
   ReadMetrics(MemoryFile(data, size).path()).IgnoreError();
+  return 0;
+}
+
+// As it is, and with the checksums that its records ask for.
+int FuzzEvents(const uint8_t* data, size_t size) {
+  const auto read = [](const std::string& text) {
+    const MemoryFile memory(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+    auto file = LogFile::Open(memory.path());
+    if (file.ok()) EventsUntil(*file, 3).IgnoreError();
+  };
+  std::string text(reinterpret_cast<const char*>(data), size);
+  read(text);
+  for (size_t at = 0; text.size() - at >= 16;) {
+    uint64_t length = 0;
+    std::memcpy(&length, &text[at], 8);
+    uint32_t crc = MaskedCrc32c(&text[at], 8);
+    std::memcpy(&text[at + 8], &crc, 4);
+    if (length > text.size() - at - 16) break;
+    crc = MaskedCrc32c(&text[at + 12], length);
+    std::memcpy(&text[at + 12 + length], &crc, 4);
+    at += 16 + length;
+  }
+  read(text);
   return 0;
 }
 

@@ -26,6 +26,16 @@ FuzzInput Safetensors(const std::string& header, size_t payload) {
   return file;
 }
 
+// Of an event file; its checksums are the fuzzer's.
+FuzzInput Record(const std::string& payload) {
+  FuzzInput record(12);
+  const uint64_t length = payload.size();
+  std::memcpy(record.data(), &length, 8);
+  record.insert(record.end(), payload.begin(), payload.end());
+  record.resize(record.size() + 4);
+  return record;
+}
+
 }  // namespace
 
 const std::vector<FuzzTarget>& FuzzTargets() {
@@ -102,6 +112,14 @@ const std::vector<FuzzTarget>& FuzzTargets() {
        }},
       {"metrics", FuzzMetrics,
        [] { return Texts({"{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":null,\"note\":\"two\\nlines\"}\n{\"st"}); }},
+      {"events", FuzzEvents,
+       [] {
+         // Of a version, of a number at step 7, and of a picture at step 1.
+         return std::vector<FuzzInput>{Record("\x1a\x0d"
+                                              "brain.Event:2"),
+                                       Record("\x10\x07\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x01\x02\x20\x40"),
+                                       Record("\x10\x01\x2a\x0d\x0a\x0b\x0a\x01i\x22\x06\x08\x01\x10\x02\x18\x03")};
+       }},
       {"config", FuzzConfig,
        [] {
          return Texts({ToJson(TrainConfig(), {SettingKind::kProperty}).dump(),

@@ -1,6 +1,10 @@
 #include "core/train/event_file.h"
 
+#include <sys/stat.h>
+
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "core/train/event.pb.h"
@@ -117,22 +121,87 @@ TEST_F(EventFileTest, LaterStepsAreDroppedFromEveryFileAndTheRestStaysAsItIs) {
   EXPECT_TRUE(DropEventsAfter(*Folder::Make(In("empty")), 3).ok());
 }
 
-TEST_F(EventFileTest, WhatNoReaderGetsPastIsCutOff) {
-  const Folder folder = *Folder::Make(In("log"));
+template <typename Number>
+std::string BytesOfNumber(Number number) {
+  return {reinterpret_cast<const char*>(&number), sizeof number};
+}
+
+// The first twelve bytes of a record, with the right checksum.
+std::string Head(uint64_t length) { return BytesOfNumber(length) + BytesOfNumber(ReferenceCrc(BytesOfNumber(length))); }
+
+// Three records of an event file: of the version, of step 1 and of step 2.
+std::vector<std::string> ThreeRecords(const Folder& folder) {
   auto file = EventFile::Create(folder);
-  ASSERT_TRUE(file->Scalar("a", 1, 1).ok());
-  const std::string whole = ReadText(file->path());
-  ASSERT_TRUE(file->Scalar("a", 2, 1).ok());
-  ASSERT_TRUE(file->Scalar("a", 3, 1).ok());
-  const std::string text = ReadText(file->path());
-  const std::string huge(8, '\x7f');
-  for (const std::string& damaged :
-       {text.substr(0, whole.size() + 13), text.substr(0, whole.size() + 3),
-        std::string(text).replace(whole.size() + 20, 1, "\x7e"), std::string(text).replace(whole.size(), 8, huge)}) {
-    WriteText(file->path(), damaged);
-    ASSERT_TRUE(DropEventsAfter(folder, 9).ok());
-    EXPECT_EQ(ReadText(file->path()), whole);
+  std::vector<std::string> texts = {ReadText(file->path())};
+  for (const int64_t step : {1, 2}) {
+    EXPECT_TRUE(file->Scalar("a", step, 1).ok());
+    const size_t before = texts[0].size() + (step == 2 ? texts[1].size() : 0);
+    texts.push_back(ReadText(file->path()).substr(before));
   }
+  std::filesystem::remove(file->path());
+  return texts;
+}
+
+TEST_F(EventFileTest, WhatIsDamagedGoesWithAWarningAndTheRestStays) {
+  const Folder folder = *Folder::Make(In("log"));
+  const auto records = ThreeRecords(folder);
+  const std::string &version = records[0], &one = records[1], &two = records[2];
+  const std::string path = In("log/events.out.tfevents.1");
+  for (const auto& [damaged, bytes] : std::vector<std::pair<std::string, size_t>>{
+           {std::string(one).replace(20, 1, "\x7e"), one.size()},                         // the payload
+           {std::string(one).replace(0, 8, std::string(8, '\x7f')), one.size()},          // the length
+           {Head(3) + "\x17\x17\x17" + BytesOfNumber(ReferenceCrc("\x17\x17\x17")), 19},  // no event
+           {"some text", 9}}) {
+    WriteText(path, version + damaged + two);
+    testing::internal::CaptureStderr();
+    ASSERT_TRUE(DropEventsAfter(folder, 9).ok());
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                ::testing::HasSubstr(fmt::format("tfevents.1: {} bytes, the first of them at byte {}, are in no whole "
+                                                 "record and are dropped; the others stay",
+                                                 bytes, version.size())));
+    EXPECT_EQ(ReadText(path), version + two);
+  }
+}
+
+TEST_F(EventFileTest, ATornEndIsCutOffWithoutAWord) {
+  const Folder folder = *Folder::Make(In("log"));
+  const auto records = ThreeRecords(folder);
+  const std::string path = In("log/events.out.tfevents.1");
+  for (const size_t bytes : {3, 12, 13, 20}) {
+    WriteText(path, records[0] + records[1] + records[2].substr(0, bytes));
+    testing::internal::CaptureStderr();
+    ASSERT_TRUE(DropEventsAfter(folder, 9).ok());
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    EXPECT_EQ(ReadText(path), records[0] + records[1]);
+  }
+}
+
+// A file with a hole in it: protobuf takes no message of 2 GiB or more, and memory has better uses.
+TEST_F(EventFileTest, ARecordOfMoreBytesThanWeWriteIsPassedOver) {
+  const Folder folder = *Folder::Make(In("log"));
+  const auto records = ThreeRecords(folder);
+  const std::string path = In("log/events.out.tfevents.1");
+  constexpr uint64_t kLength = (uint64_t{2} << 30) + 5;
+  WriteText(path, records[0] + Head(kLength));
+  const auto end = records[0].size() + 12 + kLength + 4;
+  std::filesystem::resize_file(path, end);
+  std::ofstream(path, std::ios::binary | std::ios::app) << records[2];
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(DropEventsAfter(folder, 9).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), ::testing::HasSubstr("2147483669 bytes, the first of them"));
+  EXPECT_EQ(ReadText(path), records[0] + records[2]);
+}
+
+TEST_F(EventFileTest, WhatIsNoFileIsPassedOver) {
+  const Folder folder = *Folder::Make(In("log"));
+  std::filesystem::create_directory(In("log/events.out.tfevents.folder"));
+  ASSERT_EQ(mkfifo(In("log/events.out.tfevents.pipe").c_str(), 0600), 0);
+  WriteText(In("victim"), "precious");
+  std::filesystem::create_symlink(In("victim"), In("log/events.out.tfevents.link"));
+  const Status dropped = DropEventsAfter(folder, 9);
+  EXPECT_TRUE(dropped.ok()) << Message(dropped);
+  EXPECT_EQ(ReadText(In("victim")), "precious");
+  EXPECT_TRUE(std::filesystem::is_symlink(In("log/events.out.tfevents.link")));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "core/train/event_file.h"
 #include "gmock/gmock.h"
+#include "tests/data/in_a_process.h"
 #include "tests/train/scratch.h"
 
 namespace switchyard {
@@ -58,6 +59,36 @@ TEST_F(MetricsTest, ADamagedLineDoesNotKeepARunFromGoingOn) {
   testing::internal::CaptureStderr();
   ASSERT_TRUE(DropMetricsAfter(*Folder::Open(In("")), "m.jsonl", 2).ok());
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("m.jsonl:2: not JSON"));
+  EXPECT_EQ(ReadText(In("m.jsonl")), "{\"step\":1}\n{\"step\":2}\n");
+}
+
+// Whatever its lines are: records, or damaged ones, of which the first is told and the others are counted.
+TEST_F(MetricsTest, ALongLogTakesLittleMemoryAtAResume) {
+  const std::string path = In("m.jsonl");
+  for (const std::string line : {"{}\n", "x\n"}) {
+    std::string text;
+    while (text.size() < 4 << 20) text += line;
+    WriteText(path, text + "{\"step\":1}\n{\"step\":3}\n");
+    const std::string kept = (line[0] == '{' ? text : "") + "{\"step\":1}\n";
+    const Opened dropped = InAProcess([&] {
+      testing::internal::CaptureStderr();
+      SY_RETURN_IF_ERROR(DropMetricsAfter(*Folder::Open(In("")), "m.jsonl", 2));
+      const std::string said = testing::internal::GetCapturedStderr();
+      const std::string expected = fmt::format("{} such lines of the log are dropped", text.size() / line.size());
+      return (said.find(expected) != std::string::npos) == (line == "x\n") ? OkStatus() : Internal("it said {}", said);
+    });
+    EXPECT_EQ(dropped.message, "");
+    EXPECT_LT(dropped.peak, 30 << 20);
+    EXPECT_EQ(ReadText(path), kept);
+  }
+}
+
+TEST_F(MetricsTest, ALineThatIsTooLongIsOneDamagedLine) {
+  WriteText(In("m.jsonl"), "{\"step\":1}\n{\"a\":\"" + std::string(3 << 20, 'a') + "\"}\n{\"step\":2}\n{\"step");
+  EXPECT_THAT(Message(ReadMetrics(In("m.jsonl")).status()), HasSubstr("m.jsonl:2: JSON of more than 65536 bytes"));
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(DropMetricsAfter(*Folder::Open(In("")), "m.jsonl", 2).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("1 such lines of the log are dropped"));
   EXPECT_EQ(ReadText(In("m.jsonl")), "{\"step\":1}\n{\"step\":2}\n");
 }
 
