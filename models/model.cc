@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/names.h"
+#include "core/base/text.h"
 #include "fmt/ranges.h"
 #include "models/deeplab.h"
 #include "models/mlp.h"
@@ -39,7 +40,8 @@ StatusOr<const ModelInfo*> FindModel(const std::string& name) {
     if (model.name == name) return &model;
     known.push_back(model.name);
   }
-  return NotFound("unknown model '{}'{}; `switchyard models` lists them", name, DidYouMean(name, known));
+  return NotFound("unknown model '{}'{}; `switchyard models` lists them", Printable(name),
+                  DidYouMean(Printable(name), known));
 }
 
 }  // namespace

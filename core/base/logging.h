@@ -1,5 +1,6 @@
 // Lines for people, on standard error. Each carries the rank once SetLogRank was called with a world above one.
-// What a terminal would take as a command is escaped (text.h), and a line ends after 16 KiB. Thread-safe: a line is
+// What a terminal would take as a command is escaped (text.h), a message of several lines has all but the first
+// indented, so that none of them passes for a message of its own, and it ends after 16 KiB. Thread-safe: a message is
 // written by one write(2).
 #pragma once
 

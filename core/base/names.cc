@@ -3,7 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/base/text.h"
+
 namespace switchyard {
+namespace {
+
+constexpr size_t kLongestMistyped = 256;  // bytes; the time that a distance takes grows as their square
+
+}  // namespace
 
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
@@ -22,8 +29,10 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 
 std::string Nearest(const std::string& name, const std::vector<std::string>& known) {
   std::string best;
+  if (name.size() > kLongestMistyped) return best;
   size_t least = std::max<size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : known) {
+    if (candidate.size() >= name.size() + least) continue;  // at that distance at least
     const size_t distance = EditDistance(name, candidate);
     if (distance < least) {
       least = distance;
@@ -35,7 +44,7 @@ std::string Nearest(const std::string& name, const std::vector<std::string>& kno
 
 std::string DidYouMean(const std::string& name, const std::vector<std::string>& known) {
   const std::string nearest = Nearest(name, known);
-  return nearest.empty() ? "" : " (did you mean " + nearest + "?)";
+  return nearest.empty() ? "" : " (did you mean " + Printable(nearest) + "?)";
 }
 
 }  // namespace switchyard

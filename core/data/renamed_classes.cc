@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/base/names.h"
+#include "core/base/text.h"
 #include "fmt/ranges.h"
 
 namespace switchyard {
@@ -50,11 +51,19 @@ class RenamedClasses : public Dataset {
   const std::vector<int32_t> labels_;  // by the data's own label
 };
 
+// The first ones as a message may show them.
+std::vector<std::string> FirstOf(const std::vector<std::string>& names) {
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) shown.push_back(Printable(names[i]));
+  return shown;
+}
+
 StatusOr<std::map<std::string, int32_t>> LabelsByName(const std::vector<std::string>& names, const std::string& whose) {
   std::map<std::string, int32_t> labels;
   for (const std::string& name : names) {
     if (!labels.emplace(name, static_cast<int32_t>(labels.size())).second)
-      return InvalidArgument("{} has two classes of the name {}, which cannot be told apart by name", whose, name);
+      return InvalidArgument("{} has two classes of the name {}, which cannot be told apart by name", whose,
+                             Printable(name));
   }
   return labels;
 }
@@ -73,16 +82,13 @@ StatusOr<std::unique_ptr<Dataset>> WithClasses(std::unique_ptr<Dataset> data, co
     labels.push_back(found == known.end() ? -1 : found->second);
   }
   if (!unknown.empty()) {
-    const std::vector<std::string> some(
-        classes.begin(), classes.begin() + static_cast<std::ptrdiff_t>(std::min(classes.size(), kShown)));
     const std::string hint = DidYouMean(unknown[0], classes);
-    const size_t count = unknown.size();
-    if (count > kShown) unknown.resize(kShown);
     return InvalidArgument(
         "the model does not know {} of the dataset's {} classes: {}{}{}; it knows {}{}. Where both number the same "
         "classes alike under other names, --match_classes=position compares numbers",
-        count, data->class_names().size(), fmt::join(unknown, ", "), count > kShown ? ", …" : "", hint,
-        fmt::join(some, ", "), classes.size() > kShown ? fmt::format(", … ({} classes)", classes.size()) : "");
+        unknown.size(), data->class_names().size(), fmt::join(FirstOf(unknown), ", "),
+        unknown.size() > kShown ? ", …" : "", hint, fmt::join(FirstOf(classes), ", "),
+        classes.size() > kShown ? fmt::format(", … ({} classes)", classes.size()) : "");
   }
   return std::make_unique<RenamedClasses>(std::move(data), classes, std::move(labels));
 }

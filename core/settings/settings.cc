@@ -15,6 +15,24 @@ Status UnknownSetting(const std::string& name, const SettingTable& table) {
   return InvalidArgument("unknown setting {}{}", Printable(name), DidYouMean(Printable(name), table.Names()));
 }
 
+// Of all texts that a setting has, a path is the longest: PATH_MAX.
+constexpr size_t kLongestValue = 4096;
+
+Status CheckLength(const std::string& name, size_t bytes, const std::string& source) {
+  if (bytes <= kLongestValue) return OkStatus();
+  return InvalidArgument("--{}: expected a value of at most {} bytes, found one of {} (given by {})", name,
+                         kLongestValue, bytes, Printable(source));
+}
+
+size_t TextBytes(const nlohmann::json& value) {
+  if (value.is_string()) return value.get_ref<const std::string&>().size();
+  size_t bytes = 0;
+  if (value.is_array()) {
+    for (const nlohmann::json& item : value) bytes += TextBytes(item) + 1;
+  }
+  return bytes;
+}
+
 // What says nothing against another value of the same source: an alias that takes back or says no, and a bare flag that
 // leaves the choice open, as --amp does beside --opt_level=O2.
 bool GivesWay(const Setting& row, const Alias* by, const nlohmann::json& value) {
@@ -65,6 +83,7 @@ std::vector<std::string> SettingTable::Names() const {
 Status Settings::GiveText(const std::string& name, const std::string& text, Origin origin, const std::string& source) {
   const Setting* row = table_->Find(name);
   if (row == nullptr) return UnknownSetting(name, *table_);
+  SY_RETURN_IF_ERROR(CheckLength(name, text.size(), source));
   // A word of another program for one of our values.
   if (const Alias* const words = table_->WordsFor(name)) {
     const auto ours = Translate(*words, text);
@@ -79,6 +98,7 @@ Status Settings::GiveText(const std::string& name, const std::string& text, Orig
 Status Settings::Give(const std::string& name, nlohmann::json value, Origin origin, const std::string& source) {
   const Setting* row = table_->Find(name);
   if (row == nullptr) return UnknownSetting(name, *table_);
+  SY_RETURN_IF_ERROR(CheckLength(name, TextBytes(value), source));
   if (const Status status = CheckValue(*row, value); !status.ok())
     return InvalidArgument("{} (given by {})", Message(status), source);
   const Entry* there = Find(name);
@@ -92,6 +112,7 @@ Status Settings::Give(const std::string& name, nlohmann::json value, Origin orig
 }
 
 Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin origin, const std::string& source) {
+  SY_RETURN_IF_ERROR(CheckLength(alias.name, text.size(), source));
   auto ours = Translate(alias, text);
   if (!ours.ok()) return Annotate(ours.status(), source);
   if (alias.setting.empty()) {
@@ -121,6 +142,7 @@ Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin o
 
 Status Settings::GiveShorthand(const Shorthand& shorthand, const std::string& text, Origin origin,
                                const std::string& source) {
+  SY_RETURN_IF_ERROR(CheckLength(shorthand.name, text.size(), source));
   auto parts = PartsOf(shorthand, text);
   if (!parts.ok()) return Annotate(parts.status(), source);
   for (const auto& [part, value] : *parts) SY_RETURN_IF_ERROR(GiveAlias(*part, value, origin, source));

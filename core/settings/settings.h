@@ -44,8 +44,8 @@ class Settings {
   const SettingTable& table() const { return *table_; }
 
   // A value from a source, which `source` names for messages. Kept unless a nearer one is there. An empty text, or
-  // null, takes back what farther sources give: the fillers decide then. InvalidArgument for an unknown name and for a
-  // value that its row does not allow.
+  // null, takes back what farther sources give: the fillers decide then. InvalidArgument for an unknown name, for a
+  // value that its row does not allow and for one of more than 4096 bytes: what a path has at most.
   Status GiveText(const std::string& name, const std::string& text, Origin origin, const std::string& source);
   Status Give(const std::string& name, nlohmann::json value, Origin origin, const std::string& source);
   // The setting that an alias stands for. InvalidArgument too where the same source gives another value for it of which

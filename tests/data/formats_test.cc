@@ -274,6 +274,11 @@ TEST(WithClasses, LabelsAreThoseOfTheSameNameAndUnknownClassesAreNamed) {
               AllOf(HasSubstr("does not know 1 of the dataset's 2 classes: zebra (did you mean zebras?)"),
                     HasSubstr("it knows dog, zebras")));
   EXPECT_THAT(Error(WithClasses(open(), {"dog", "zebra", "dog"}).status()), HasSubstr("two classes of the name dog"));
+  // Names of a checkpoint, which may be anybody's.
+  const std::string long_name(1 << 20, 'z');
+  const std::string message = Error(WithClasses(open(), {"dog", "zebra\nerror: x", long_name}).status());
+  EXPECT_THAT(message, HasSubstr("it knows dog, zebra\\nerror: x, zzz"));
+  EXPECT_LT(message.size(), 1000u);
 }
 
 TEST(ImageFolder, RefusesDamagedTars) {

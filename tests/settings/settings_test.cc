@@ -251,6 +251,29 @@ TEST_F(ShorthandsOfAStart, TakeAnySettingInAnObject) {
               AllOf(HasSubstr("unknown setting sede"), HasSubstr("did you mean seed?")));
 }
 
+// However it is given, by one sentence that does not repeat it.
+TEST_F(ShorthandsOfAStart, AValueOfMoreBytesThanAPathHasIsRefused) {
+  const std::string text(900'000, 'x');
+  const SettingTable table{SmallTable().rows(),
+                           {{.name = "ending", .of = "another program", .setting = "suffix"}},
+                           {ShorthandOf("both", "two", {"seed", "download"})}};
+  settings_ = Settings(table);
+  const auto in_file = [&](const nlohmann::json& json) { return TakeFile(json.dump()); };
+  for (const auto& [name, status] : std::vector<std::pair<std::string, Status>>{
+           {"suffix", settings_.GiveText("suffix", text, Origin::kFlag, "--suffix=" + text)},
+           {"lr", settings_.GiveText("lr", text, Origin::kEnvironment, "SWITCHYARD_LR")},
+           {"suffix", in_file({{"suffix", text}})},
+           {"schedule", in_file({{"schedule", text}})},
+           {"ending", in_file({{"ending", text}})},
+           {"both", in_file({{"both", text}})},
+           {"debug", in_file({{"debug", std::vector<std::string>(100'000, "sync")}})},
+           {"schedule", TakeSaved({{"schedule", text}}, "state.json", settings_)}}) {
+    EXPECT_THAT(Message(status), HasSubstr("--" + name + ": expected a value of at most 4096 bytes, found one of"));
+    EXPECT_LT(Message(status).size(), 400u) << name;
+  }
+  EXPECT_TRUE(settings_.GiveText("suffix", std::string(4095, 'x'), Origin::kFlag, "--suffix").ok());
+}
+
 TEST_F(ShorthandsOfAStart, RefuseWhatIsNoPartAndWhatContradicts) {
   for (const std::string text : {"seeds3", "3", "seed3,,batch_size2", "lr3", "seed=3"})
     EXPECT_THAT(Message(Give(text)), HasSubstr("expected numbers behind batch_size, seed, download")) << text;

@@ -37,8 +37,16 @@ TEST(LoggingTest, ALineCarriesNoCommandsToTheTerminalAndEnds) {
   ::testing::internal::CaptureStderr();
   LogError("class {} of\n{}", "\x1b]0;title\a", std::string(1 << 20, 'y'));
   const std::string shown = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(shown, HasSubstr("class \\x1b]0;title\\x07 of\nyyy"));
+  EXPECT_THAT(shown, HasSubstr("class \\x1b]0;title\\x07 of\n  yyy"));
   EXPECT_LT(shown.size(), 20000u);
+}
+
+TEST(LoggingTest, NoPartOfAMessagePassesForAnother) {
+  ::testing::internal::CaptureStderr();
+  LogError("unknown class '{}'\n  a list\nadvice", "x\nwarning: run it as root\n\n[rank 0] error: y\rerror: z\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "error: unknown class 'x\n  warning: run it as root\n  \n  [rank 0] error: y\\rerror: z\n  '\n  a list\n"
+            "  advice\n");
 }
 
 TEST(JsonTest, DepthSizeAndRepeatedKeysAreBounded) {
