@@ -26,6 +26,8 @@ int FuzzSafetensors(const uint8_t* data, size_t size);
 int FuzzCheckpoint(const uint8_t* data, size_t size);  // state.json, sealed
 int FuzzMetrics(const uint8_t* data, size_t size);
 int FuzzEvents(const uint8_t* data, size_t size);    // a TensorBoard file
+int FuzzForeign(const uint8_t* data, size_t size);   // config.json and preprocessor_config.json of others
+std::vector<FuzzInput> ForeignSeeds();
 int FuzzConfig(const uint8_t* data, size_t size);    // a run's settings as JSON
 int FuzzManifest(const uint8_t* data, size_t size);  // of a plugin
 int FuzzFrames(const uint8_t* data, size_t size);    // messages between ranks

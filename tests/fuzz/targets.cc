@@ -120,6 +120,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
                                        Record("\x10\x07\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x01\x02\x20\x40"),
                                        Record("\x10\x01\x2a\x0d\x0a\x0b\x0a\x01i\x22\x06\x08\x01\x10\x02\x18\x03")};
        }},
+      {"foreign", FuzzForeign, ForeignSeeds},
       {"config", FuzzConfig,
        [] {
          return Texts({ToJson(TrainConfig(), {SettingKind::kProperty}).dump(),
