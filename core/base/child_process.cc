@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,7 +22,8 @@ ChildAttributes::ChildAttributes(bool own_group) {
   posix_spawnattr_setpgroup(&attributes_, 0);
 }
 
-StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int* exit_status) {
+StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int* exit_status,
+                                 std::optional<uint64_t> largest_file) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ResourceExhausted("cannot make a pipe: {}", std::strerror(errno));
   posix_spawn_file_actions_t actions;
@@ -35,6 +37,10 @@ StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int*
   const ChildAttributes attributes(/*own_group=*/false);
   pid_t child = 0;
   const int spawned = posix_spawnp(&child, argv[0], &actions, attributes.get(), argv.data(), environ);
+  if (spawned == 0 && largest_file) {  // it holds for files that were begun before, too
+    const rlimit limit = {*largest_file, *largest_file};
+    ::prlimit(child, RLIMIT_FSIZE, &limit, nullptr);
+  }
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   std::string output;

@@ -3,6 +3,8 @@
 
 #include <spawn.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,9 @@ class ChildAttributes {
 };
 
 // Runs a program of the search path and returns what it wrote to its output and its errors; its exit status, 128 +
-// signal where one killed it, goes to *exit_status. Unavailable where it cannot be started.
-StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int* exit_status);
+// signal where one killed it, goes to *exit_status. Unavailable where it cannot be started. largest_file: bytes of a
+// file that it may write; SIGXFSZ ends it at one more.
+StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int* exit_status,
+                                 std::optional<uint64_t> largest_file = std::nullopt);
 
 }  // namespace switchyard

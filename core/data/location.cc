@@ -1,6 +1,7 @@
 #include "core/data/location.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +21,8 @@ namespace switchyard {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int kTooLarge = 63;  // exit status of curl at --max-filesize
 
 bool PathExists(const std::string& path) {
   std::error_code error;
@@ -45,12 +48,18 @@ Status FetchFile(const Download& download, const Download::File& file, const std
     const std::string url = site + file.name;
     LogInfo("fetching {}", url);
     int exit_status = 0;
-    const auto output = RunProgram({"curl", "--fail", "--location", "--silent", "--show-error", "--connect-timeout",
-                                    "4", "--speed-limit", "1000", "--speed-time", "15", "--output", part, "--", url},
-                                   &exit_status);
+    // curl ends itself where the site says the size, and is ended where it does not.
+    const auto output = RunProgram(
+        {"curl", "--fail", "--location", "--silent", "--show-error", "--connect-timeout", "4", "--speed-limit", "1000",
+         "--speed-time", "15", "--max-filesize", fmt::format("{}", file.bytes), "--output", part, "--", url},
+        &exit_status, file.bytes);
     if (!output.ok()) return output.status();
-    last = exit_status == 0 ? CheckSha256(part, file.sha256)
-                            : Unavailable("{}: {}", url, output->substr(0, output->find_last_not_of('\n') + 1));
+    if (exit_status == kTooLarge || exit_status == 128 + SIGXFSZ)
+      last = DataLoss("{}: expected {} bytes, found more", url, file.bytes);
+    else if (exit_status == 0)
+      last = CheckSha256(part, file.sha256);
+    else
+      last = Unavailable("{}: {}", url, output->substr(0, output->find_last_not_of('\n') + 1));
     if (last.ok()) {
       if (rename(part.c_str(), target.c_str()) == 0) return OkStatus();
       last = ResourceExhausted("cannot rename {} to {}: {}", part, target, std::strerror(errno));
@@ -83,25 +92,28 @@ Status CheckFiles(const Download& download, const std::string& folder) {
 }  // namespace
 
 Download FashionMnistDownload() {
-  return {{"https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-           "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"},
-          {{"train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"},
-           {"train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"},
-           {"t10k-images-idx3-ubyte.gz", "57052aa7bda29b32b042eb82c0efd330bd40d8da54871c3fa667536dd7c3eb2c"},
-           {"t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"}}};
+  return {
+      {"https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+       "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"},
+      {{"train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26'421'880},
+       {"train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29'515},
+       {"t10k-images-idx3-ubyte.gz", "57052aa7bda29b32b042eb82c0efd330bd40d8da54871c3fa667536dd7c3eb2c", 4'422'102},
+       {"t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5'148}}};
 }
 
 Download MnistDownload() {
-  return {{"https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"},
-          {{"train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
-           {"train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"},
-           {"t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"},
-           {"t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"}}};
+  return {
+      {"https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"},
+      {{"train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9'912'422},
+       {"train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28'881},
+       {"t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1'648'877},
+       {"t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4'542}}};
 }
 
 Download Cifar10Download() {
-  return {{"https://www.cs.toronto.edu/~kriz/"},
-          {{"cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}}};
+  return {
+      {"https://www.cs.toronto.edu/~kriz/"},
+      {{"cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", 170'052'171}}};
 }
 
 Status FetchFiles(const Download& download, const std::string& folder) {

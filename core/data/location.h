@@ -4,6 +4,7 @@
 // Thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ namespace switchyard {
 struct Download {
   struct File {
     std::string name, sha256;
+    uint64_t bytes = 0;  // which it has; no more are fetched
   };
   std::vector<std::string> sites;  // each ends with '/'; tried in order
   std::vector<File> files;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/checksum.h"
+#include "core/base/host_memory.h"
 #include "core/base/json.h"
 #include "core/train/shards.h"
 
@@ -95,6 +96,13 @@ StatusOr<Json> ReadRecordedJson(const Json& files, const std::string& folder, co
   const std::string path = folder + "/" + name;
   SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, largest));
   SY_RETURN_IF_ERROR(CheckRecorded(files, name, path, static_cast<int64_t>(text.size()), "crc32", TextChecksum(text)));
+  constexpr uint64_t kTimesItsText = 21;
+  const auto available = text.size() > kLargestJson ? AvailableHostBytes() : std::nullopt;
+  if (available && text.size() * kTimesItsText > *available / 2)
+    return ResourceExhausted(
+        "{}: takes {} MB to read, half of what is left of the memory is {} MB; read it where there "
+        "is more",
+        path, text.size() * kTimesItsText / 1'000'000, *available / 2'000'000);
   auto json = ParseJson(text, {.bytes = largest});
   if (!json.ok()) return DataLoss("{}: {}", path, Message(json.status()));
   return json;

@@ -16,7 +16,9 @@ constexpr char kCheckpointRecord[] = "state.json";  // written last: a folder th
 Status WriteCheckpointFiles(const Folder& root, const std::string& name, const CheckpointContents& contents);
 
 // Opens them and checks all but the tensors' payloads. DataLoss names the file and the field that is damaged;
-// FailedPrecondition: of another format.
+// FailedPrecondition: of another format. The JSON files have 16 MiB at most, but for the index of pieces: 256 MiB, for
+// 2,300 tensors (of a transformer of 22 billion weights, with Adam's) on 1,024 ranks, each piece in 90 bytes. It takes
+// twenty times that while it is read; ResourceExhausted where this is more than half of the memory that is left.
 StatusOr<LoadedCheckpoint> ReadCheckpointFiles(const std::string& folder);
 
 }  // namespace switchyard

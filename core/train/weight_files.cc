@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kLargestCompanion = size_t{64} << 20;
+constexpr size_t kLargestCompanion = size_t{8} << 20;
 constexpr char kWholeModel[] = "model.safetensors";
 constexpr char kIndexEnd[] = ".safetensors.index.json";
 

@@ -1,10 +1,14 @@
 #include "core/data/formats.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "core/base/environment.h"
 #include "core/data/files.h"
@@ -433,7 +437,8 @@ TEST(KnownDatasets, MadeUpOnesOfNothingAreRefused) {
 class Location : public ::testing::Test {
  protected:
   Location() {
-    for (const char* name : {"SWITCHYARD_DATA", "XDG_CACHE_HOME"}) saved_.push_back({name, Environment(name)});
+    for (const char* name : {"SWITCHYARD_DATA", "XDG_CACHE_HOME", "no_proxy"})
+      saved_.push_back({name, Environment(name)});
     setenv("SWITCHYARD_DATA", (folder_.path() + "/shared").c_str(), 1);
     setenv("XDG_CACHE_HOME", (folder_.path() + "/cache").c_str(), 1);
   }
@@ -444,7 +449,7 @@ class Location : public ::testing::Test {
   Download Site(const std::string& sha256) {
     folder_.Write("site/numbers.txt", {'1', '2', '3', '\n'});
     return {{"file://" + folder_.path() + "/nowhere/", "file://" + folder_.path() + "/site/"},
-            {{"numbers.txt", sha256}}};
+            {{"numbers.txt", sha256, 4}}};
   }
   const std::string right_ = "181210f8f9c779c26da1d9b2075bde0127302ee0e3fca38c9a83f5b1dd8e5d3b";
   TemporaryFolder folder_;
@@ -488,6 +493,39 @@ TEST_F(Location, RefusesAFileOfAnotherChecksumAndLeavesNothingBehind) {
               AllOf(HasSubstr("expected SHA-256 000"), HasSubstr("put numbers.txt")));
   const std::string cache = folder_.path() + "/cache/switchyard/data/numbers";
   for (const auto& entry : std::filesystem::directory_iterator(cache)) EXPECT_EQ(entry.path().filename(), ".lock");
+}
+
+// One that says how much it sends, and one that goes on until nobody listens.
+TEST_F(Location, NoMoreIsFetchedThanTheFileHas) {
+  Download site = Site(right_);
+  site.files[0].bytes = 3;
+  const auto expect_refused = [&] {
+    EXPECT_THAT(Error(LocateData("numbers", {}, &site, true).status()), HasSubstr("expected 3 bytes, found more"));
+    const std::string cache = folder_.path() + "/cache/switchyard/data/numbers";
+    for (const auto& entry : std::filesystem::directory_iterator(cache)) EXPECT_EQ(entry.path().filename(), ".lock");
+  };
+  expect_refused();
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  size_t sent = 0;
+  std::thread server([&] {
+    const int visitor = accept(listener, nullptr, nullptr);
+    const std::string answer = "HTTP/1.0 200 OK\r\n\r\n" + std::string(1 << 16, 'x');
+    while (sent < 1 << 30 && send(visitor, answer.data(), answer.size(), MSG_NOSIGNAL) > 0) sent += answer.size();
+    close(visitor);
+  });
+  site.sites = {fmt::format("http://127.0.0.1:{}/", ntohs(address.sin_port))};
+  setenv("no_proxy", "127.0.0.1", 1);
+  expect_refused();
+  server.join();
+  close(listener);
+  EXPECT_LT(sent, size_t{1} << 30);
 }
 
 TEST_F(Location, WhatIsCachedIsHashedAgainAndFetchedAgainWhereItChanged) {

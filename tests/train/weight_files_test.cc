@@ -181,6 +181,11 @@ TEST_F(WeightSourceTest, JsonBesideTheWeightsIsNotTrusted) {
     WriteText(In("hub/config.json"), text);
     EXPECT_THAT(Refusal("hub"), HasSubstr("hub/config.json: ")) << text.substr(0, 20);
   }
+  // An object in memory takes twenty times its text.
+  WriteText(In("hub/config.json"), "{}" + std::string((8 << 20) - 2, ' '));
+  EXPECT_TRUE(WeightSource::Open(In("hub")).ok());
+  WriteText(In("hub/config.json"), "{}" + std::string(8 << 20, ' '));
+  EXPECT_THAT(Refusal("hub"), HasSubstr("hub/config.json has 8388610 bytes, expected at most 8388608"));
   std::filesystem::remove(In("hub/config.json"));
   WriteText(In("hub/preprocessor_config.json"), "true");
   EXPECT_THAT(Refusal("hub"), HasSubstr("hub/preprocessor_config.json: expected a JSON object, found boolean"));

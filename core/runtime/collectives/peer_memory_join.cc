@@ -2,7 +2,9 @@
 // ways before anybody relies on it. After every step all ranks hear how it went for each, so that they leave together.
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "core/base/logging.h"
+#include "core/base/text.h"
 #include "core/runtime/collectives/peer_memory.h"
 
 namespace switchyard {
@@ -80,7 +82,14 @@ StatusOr<std::unique_ptr<PeerMemory>> PeerMemory::Join(const Request& request, R
   }
   if (!all) return nullptr;
   SY_ASSIGN_OR_RETURN(const auto sums, peers->Tell("sums", std::to_string(peers->sums_of_)));
-  for (const std::string& theirs : sums) peers->sums_of_ &= static_cast<uint32_t>(std::stoul(theirs));
+  for (size_t rank = 0; rank < sums.size(); ++rank) {
+    uint32_t theirs = 0;
+    if (!absl::SimpleAtoi(sums[rank], &theirs))
+      return DataLoss(
+          "rank {} tells the sums of its device as '{}', expected a number; are all ranks of the same version?", rank,
+          Printable(sums[rank]));
+    peers->sums_of_ &= theirs;
+  }
   return peers;
 }
 
