@@ -44,36 +44,54 @@ sy_status FromErrno(sy_error* error, const char* what, std::source_location wher
   return status;
 }
 
-// On the loopback, or everywhere: of both families where the machine has IPv6, else of IPv4; any free port.
-int OpenListener(bool loopback, int* port) {
+// A socket that listens at the address ("::": of both families) and the port, which becomes the one that it got where
+// it is 0. -1 and errno where there is none.
+int ListenAt(const std::string& address, int* port) {
   sockaddr_in6 six{};
   six.sin6_family = AF_INET6;
+  six.sin6_port = htons(static_cast<uint16_t>(*port));
   sockaddr_in four{};
   four.sin_family = AF_INET;
-  if (loopback) four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  int listener = loopback ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  const int off = 0;
-  if (listener >= 0 && (setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
-                        bind(listener, reinterpret_cast<sockaddr*>(&six), sizeof six) != 0)) {
-    close(listener);
-    listener = -1;
-  }
-  if (listener < 0) {
-    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener >= 0 && bind(listener, reinterpret_cast<sockaddr*>(&four), sizeof four) != 0) {
-      close(listener);
-      return -1;
-    }
-  }
+  four.sin_port = six.sin6_port;
+  const bool is_four = inet_pton(AF_INET, address.c_str(), &four.sin_addr) == 1;
+  if (!is_four && inet_pton(AF_INET6, address.c_str(), &six.sin6_addr) != 1) return errno = EADDRNOTAVAIL, -1;
+  const int listener = socket(is_four ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int six_alone = address != "::";
   sockaddr_in6 bound{};
   socklen_t length = sizeof bound;
   if (listener >= 0 &&
-      (listen(listener, SOMAXCONN) != 0 || getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &length) != 0)) {
+      ((!is_four && setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &six_alone, sizeof six_alone) != 0) ||
+       bind(listener, is_four ? reinterpret_cast<sockaddr*>(&four) : reinterpret_cast<sockaddr*>(&six),
+            is_four ? sizeof four : sizeof six) != 0 ||
+       listen(listener, SOMAXCONN) != 0 || getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &length) != 0)) {
+    const int code = errno;
     close(listener);
-    return -1;
+    return errno = code, -1;
   }
-  *port = ntohs(bound.sin6_port);  // at the same place in both families
+  if (listener >= 0) *port = ntohs(bound.sin6_port);  // at the same place in both families
   return listener;
+}
+
+// One for each address, all at one port. Those behind the first may lack one that the machine does not give yet. Empty,
+// and errno, where there are none.
+std::vector<int> OpenListeners(const std::vector<std::string>& addresses, int* port) {
+  constexpr int kTries = 16;  // the port that the first one got may be taken at another
+  for (int tries = 0;; ++tries) {
+    std::vector<int> listeners;
+    bool all = true;
+    *port = 0;
+    for (const std::string& address : addresses) {
+      const int listener = ListenAt(address, port);
+      if (listener >= 0) listeners.push_back(listener);
+      all = listener >= 0 || (errno == EADDRNOTAVAIL && !listeners.empty());
+      if (!all) break;
+    }
+    if (all) return listeners;
+    const int code = errno;
+    for (const int listener : listeners) close(listener);
+    errno = code;
+    if (code != EADDRINUSE || tries == kTries) return {};
+  }
 }
 
 // Addresses at which other hosts may reach this one: IPv4 first, no loopback, no link-local IPv6.
@@ -173,7 +191,7 @@ Mesh::Mesh(const sy_init_request& request, const std::string& chain)
 }
 
 Mesh::~Mesh() {
-  if (listener_ >= 0) close(listener_);
+  for (const int listener : listeners_) close(listener);
   for (const int socket : sockets_) {
     if (socket >= 0) close(socket);
   }
@@ -197,13 +215,22 @@ sy_status Mesh::Open(const sy_init_request& request, const std::string& interfac
                      "the store has no key by which ranks could prove who they are (sy_store.digest)");
     const std::vector<int32_t>& hosts = made->hosts_;
     const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](int32_t host) { return host == hosts[0]; });
-    int port = 0;
-    made->listener_ = OpenListener(one_host, &port);
-    if (made->listener_ < 0) return FromErrno(error, "cannot listen for the other ranks");
     const std::vector<std::string> addresses = OwnAddresses(interface);
     if (addresses.empty() && !interface.empty())
       return SY_FAIL(error, SY_INVALID, "SWITCHYARD_TCP_INTERFACE=%s: no interface of this name has an address",
                      interface.c_str());
+    // Ranks of one host meet on its loopback, also where others come from elsewhere.
+    std::vector<std::string> at = {"127.0.0.1"};
+    if (!one_host && interface.empty()) at = {"::"};
+    if (!one_host && !interface.empty()) {
+      for (const std::string& address : addresses) {
+        if (address != at[0]) at.push_back(address);
+      }
+    }
+    int port = 0;
+    made->listeners_ = OpenListeners(at, &port);
+    if (made->listeners_.empty() && at[0] == "::") made->listeners_ = OpenListeners({"0.0.0.0"}, &port);
+    if (made->listeners_.empty()) return FromErrno(error, "cannot listen for the other ranks");
     std::string text = std::to_string(port) + " " + made->chain_;
     for (const std::string& address : addresses) {  // a host with more is reached at the first ones
       if (text.size() + 1 + address.size() <= kLargestPlace) text += " " + address;
@@ -333,13 +360,18 @@ bool Mesh::DropOldestVisitor() {
 }
 
 void Mesh::Accept() {
-  if (listener_ < 0 || Clock::now() < accept_again_) return;
-  while (Ready(listener_, POLLIN)) {
+  for (const int listener : listeners_) {
+    if (Clock::now() >= accept_again_) Accept(listener);
+  }
+}
+
+void Mesh::Accept(int listener) {
+  while (Ready(listener, POLLIN)) {
     while (visitors_.size() >= most_visitors_) {
       if (!DropOldestVisitor()) return;
     }
     Visitor visitor;
-    visitor.socket = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    visitor.socket = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     visitor.came = Clock::now();
     if (visitor.socket >= 0) {
       if (FillNonce(visitor.nonce) && SendAll(visitor.socket, visitor.nonce, sizeof visitor.nonce))
@@ -403,7 +435,7 @@ sy_status Mesh::Poll(sy_error* error) {
         return FromErrno(error, "TCP_NODELAY");
     }
     complete_ = true;
-    if (listener_ >= 0) close(std::exchange(listener_, -1));
+    for (const int listener : std::exchange(listeners_, {})) close(listener);
     for (const Visitor& visitor : visitors_) close(visitor.socket);
     visitors_.clear();
     return SY_OK;

@@ -1,11 +1,11 @@
 // One TCP connection between any two ranks. Every rank listens at a port of its own (of the loopback where all ranks
-// are on one host) until all have come, and tells the others through the store where; a rank then connects to all ranks
-// below it. Both sides prove that they belong to this communicator (greeting.h), so that neither a stranger nor another
-// program behind an address that several hosts share (a container bridge) is taken for a peer. Visitors that have not
-// proved it yet are bounded in bytes, in time and in number. Nothing here waits: Poll goes on where something has
-// happened.
-// SWITCHYARD_TCP_INTERFACE=eth1 limits the addresses that are told to those of one interface. With its addresses a rank
-// tells its SWITCHYARD_TCP_CHAIN, by which all ranks must cut their calls alike. One thread.
+// are on one host, or of that and the interface that is named) until all have come, and tells the others through the
+// store where; a rank then connects to all ranks below it. Both sides prove that they belong to this communicator
+// (greeting.h), so that neither a stranger nor another program behind an address that several hosts share (a container
+// bridge) is taken for a peer. Visitors that have not proved it yet are bounded in bytes, in time and in number.
+// Nothing here waits: Poll goes on where something has happened. SWITCHYARD_TCP_INTERFACE=eth1 limits the addresses at
+// which it listens, and which are told, to those of one interface. With its addresses a rank tells its
+// SWITCHYARD_TCP_CHAIN, by which all ranks must cut their calls alike. One thread.
 #pragma once
 
 #include <chrono>
@@ -64,6 +64,7 @@ class Mesh {
   void StartConnecting(Visit& visit);
   void TryNextAddress(Visit& visit, const std::string& problem);
   void Accept();
+  void Accept(int listener);
   bool DropOldestVisitor();
   bool Listen(Visitor& visitor);
 
@@ -73,7 +74,7 @@ class Mesh {
   std::vector<int32_t> hosts_;
   Clock::time_point started_;
   uint64_t timeout_ms_;
-  int listener_ = -1;
+  std::vector<int> listeners_;
   bool complete_ = false;
   std::vector<int> sockets_;
   std::vector<Visit> visits_;
