@@ -281,10 +281,10 @@ class Convolution : public Kernel {
     const memory::desc w = primitives_.empty() ? WeightsDesc(false) : packed_desc_;
     const auto algorithm = dnnl::algorithm::convolution_direct;
     const auto keep = [&](auto description, const auto& weights_of, auto make) {
-      // oneDNN lists its reference code last.
-      while (std::strstr(description.impl_info_str(), "ref") != nullptr || WritesBeyond(description.impl_info_str())) {
-        if (!description.next_impl()) throw dnnl::error(dnnl_unimplemented, "has only its reference implementation");
+      while ((IsReference(description) || WritesBeyond(description.impl_info_str())) && description.next_impl()) {
       }
+      RefuseReference(description);
+      if (WritesBeyond(description.impl_info_str())) throw dnnl::error(dnnl_unimplemented, "writes beyond a buffer");
       packed_desc_ = weights_of(description);
       primitives_[images] = {make(description), description.scratchpad_desc()};
       scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, description.scratchpad_desc().get_size());
@@ -331,6 +331,7 @@ class Convolution : public Kernel {
     if (repacked_) {
       const memory::desc &from = weights ? packed_desc_ : plain_desc_, &to = weights ? plain_desc_ : packed_desc_;
       pack_desc_ = {engine_, from, engine_, to, attributes};
+      RefuseReference(pack_desc_);
       pack_ = dnnl::reorder(pack_desc_);
       scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, pack_desc_.scratchpad_desc().get_size());
       if (adds) {
@@ -338,6 +339,7 @@ class Convolution : public Kernel {
         ops.append_sum(1.0f);
         attributes.set_post_ops(ops);
         pack_adding_desc_ = {engine_, from, engine_, to, attributes};
+        RefuseReference(pack_adding_desc_);
         pack_adding_ = dnnl::reorder(pack_adding_desc_);
         scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, pack_adding_desc_.scratchpad_desc().get_size());
       }

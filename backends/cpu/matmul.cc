@@ -4,7 +4,6 @@
 // lies in the cache.
 #include "backends/cpu/matmul.h"
 
-#include <cstring>
 #include <map>
 #include <utility>
 
@@ -73,8 +72,7 @@ class Matmul : public Kernel {
       Product& product = products_[{rows, columns}];
       if (product.desc) return;
       product.desc = Create(rows, columns);
-      if (std::strstr(product.desc.impl_info_str(), "ref"))
-        throw dnnl::error(dnnl_unimplemented, "has only its reference implementation");
+      RefuseReference(product.desc);
       product.primitive = dnnl::matmul(product.desc);
       scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, product.desc.scratchpad_desc().get_size());
     });
