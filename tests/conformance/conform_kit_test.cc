@@ -104,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"cuts_off", "op/pointwise/rounding_from_f32/bf16", "are not rounded to nearest even"},
         PlantedFault{"norms_another_sum", "op/layer_norm/rounding_of_sum/bf16", "the norm of the sum as it was kept"},
         PlantedFault{"leans_towards_zero", "op/layer_norm/odd/bf16", "units of the last place towards zero on average"},
+        PlantedFault{"leans_down", "op/layer_norm/odd/bf16", "units of the last place too low on average"},
         PlantedFault{"ignores_strides", "strides/softmax/odd", "input 0 with reversed axes: output 0 ("},
         PlantedFault{"fills_gaps", "strides/softmax/odd", "wrote between the elements of a strided tensor"},
         PlantedFault{"takes_any_determinism", "refusal/unknown_determinism",

@@ -141,6 +141,14 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
   if (Fault("leans_towards_zero") && halves && op == "layer_norm") {
     for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]); i += 4) output[i] -= output[i] > 0;
   }
+  if (Fault("leans_down") && halves && op == "layer_norm") {
+    for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]); i += 4) {
+      if ((output[i + 1] & 0x80) != 0)
+        output[i] += output[i] < 255;
+      else
+        output[i] -= output[i] > 0;
+    }
+  }
   if (Fault("norms_another_sum") && halves && op == "layer_norm" && kernel.inputs.size() == 4) {
     const int64_t columns = kernel.inputs[0].dims[1];
     const auto number = [&](const sy_place& place, int64_t i, int64_t bytes) {  // f32, or a bf16 as its upper half

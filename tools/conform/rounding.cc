@@ -117,21 +117,30 @@ Status ExpectRounded(const std::vector<double>& found, const std::vector<double>
 Status ExpectUnbiased(const std::vector<double>& found, const std::vector<double>& exact, sy_dtype half) {
   constexpr double kLeastCount = 48, kAllowed = 0.3, kDeviations = 3;  // cutting off is a bias of 0.5
   const double smallest = std::ldexp(1, FormatOf(half).lowest);
-  double count = 0, sum = 0, squares = 0;
+  double count = 0, squares = 0, outwards = 0, upwards = 0;  // sums of what is off, away from zero and up
   for (size_t i = 0; i < exact.size(); ++i) {
     if (!std::isfinite(exact[i]) || !std::isfinite(found[i]) || std::fabs(exact[i]) < smallest) continue;
     if (RoundedOnce(exact[i], half) == exact[i]) continue;  // nothing to round
-    const double off = (found[i] - exact[i]) * std::copysign(1, exact[i]) / UnitAt(exact[i], half);
+    const double off = (found[i] - exact[i]) / UnitAt(exact[i], half);
     if (std::fabs(off) > 1.5) continue;  // an error of the arithmetic, where terms cancel
     ++count;
-    sum += off;
     squares += off * off;
+    outwards += off * std::copysign(1, exact[i]);
+    upwards += off;
   }
   if (count < kLeastCount) return OkStatus();
-  const double bias = sum / count, deviation = std::sqrt(std::max(0.0, squares / count - bias * bias));
-  if (std::fabs(bias) <= kAllowed + kDeviations * deviation / std::sqrt(count)) return OkStatus();
-  return Internal("{:.0f} numbers lie {:.2f} units of the last place {} zero on average; expected rounding to nearest",
-                  count, std::fabs(bias), bias < 0 ? "towards" : "away from");
+  const auto is_biased = [&](double sum) {
+    const double bias = sum / count, deviation = std::sqrt(std::max(0.0, squares / count - bias * bias));
+    return std::fabs(bias) > kAllowed + kDeviations * deviation / std::sqrt(count);
+  };
+  const auto biased = [&](double sum, const char* where) {
+    return Internal("{:.0f} numbers lie {:.2f} units of the last place {} on average; expected rounding to nearest",
+                    count, std::fabs(sum) / count, where);
+  };
+  if (is_biased(outwards)) return biased(outwards, outwards < 0 ? "towards zero" : "away from zero");
+  // What goes one way on both sides of zero cancels in the first sum.
+  if (is_biased(upwards)) return biased(upwards, upwards < 0 ? "too low" : "too high");
+  return OkStatus();
 }
 
 }  // namespace switchyard::conform

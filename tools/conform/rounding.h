@@ -35,8 +35,8 @@ std::vector<Pair> PairsToMultiply(sy_dtype half);
 Status ExpectRounded(const std::vector<double>& found, const std::vector<double>& exact, sy_dtype half);
 
 // kInternal where numbers of a half type lie to one side of the exact ones more than chance allows: what rounding
-// towards zero does to results that nobody can tell exactly. Numbers that are off by more than one unit of the
-// last place beside their rounding do not count.
+// towards zero, or always down, does to results that nobody can tell exactly. Numbers that are off by more than one
+// unit of the last place beside their rounding do not count.
 Status ExpectUnbiased(const std::vector<double>& found, const std::vector<double>& exact, sy_dtype half);
 
 }  // namespace switchyard::conform
