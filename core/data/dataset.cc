@@ -162,6 +162,11 @@ StatusOr<Sample> Dataset::Get(int64_t index) const {
 }
 
 uint32_t Dataset::Checksum() const {
+  std::call_once(summed_, [this] { checksum_ = SumOfSamples(); });
+  return checksum_;
+}
+
+uint32_t Dataset::SumOfSamples() const {
   uint32_t sum = 0;
   std::string head = fmt::format("{} {}", size(), channels());
   for (const std::string& class_name : class_names()) head += "\n" + class_name;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,8 +60,13 @@ class Dataset {
 
   StatusOr<Sample> Get(int64_t index) const;
   // A cheap fingerprint: CRC-32 of the size, the class names and up to 64 evenly spaced decoded samples. The same for a
-  // folder and for a tar of it.
+  // folder and for a tar of it. Read once; later calls know it.
   uint32_t Checksum() const;
+
+ private:
+  uint32_t SumOfSamples() const;
+  mutable std::once_flag summed_;
+  mutable uint32_t checksum_ = 0;
 };
 
 enum class Split { kTrain, kValidation, kTest };

@@ -23,15 +23,14 @@ Status VerifySettings(const TrainConfig& config, World& world) {
                                                         : ", where all see the folder of the run that they go on from");
 }
 
-Status VerifyData(const Dataset& train, const Dataset& validation, World& world) {
-  if (world.processes.nodes == 1) return OkStatus();
+Status VerifyData(const std::vector<std::pair<const char*, const Dataset*>>& data, World& world) {
+  if (world.size() == 1) return OkStatus();
   std::string lines;
-  for (const Dataset* data : {&train, &validation})
-    lines += fmt::format("{} {} samples, checksum {:08x}\n", data == &train ? "training" : "validation", data->size(),
-                         data->Checksum());
+  for (const auto& [split, samples] : data)
+    lines += fmt::format("{} {} samples, checksum {:08x}\n", split, samples->size(), samples->Checksum());
   SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
   if (difference.empty()) return OkStatus();
-  return FailedPrecondition("the data are not the same on all nodes: {}; give the same --data on every node",
+  return FailedPrecondition("the data are not the same on all ranks: {}; give the same --data to every rank",
                             difference);
 }
 

@@ -2,6 +2,9 @@
 // verdict, which names the first difference.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "core/base/status.h"
 #include "core/data/dataset.h"
 #include "core/train/config.h"
@@ -13,8 +16,8 @@ namespace switchyard {
 // to be decided in `config`.
 Status VerifySettings(const TrainConfig& config, World& world);
 
-// FailedPrecondition: nodes, which read data from places of their own, have other data there, by their number and
-// Dataset::Checksum.
-Status VerifyData(const Dataset& train, const Dataset& validation, World& world);
+// FailedPrecondition: ranks, each of which reads the data for itself, have others, by their number and
+// Dataset::Checksum. data: "training" and "validation", as far as they are read, with what a rank has.
+Status VerifyData(const std::vector<std::pair<const char*, const Dataset*>>& data, World& world);
 
 }  // namespace switchyard

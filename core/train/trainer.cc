@@ -125,7 +125,7 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, cons
 StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model,
                                                    const Dataset& train, const Dataset& validation, World& world) {
   SY_ASSIGN_OR_RETURN(auto trainer, Make(config, model, world));
-  SY_RETURN_IF_ERROR(VerifyData(train, validation, world));
+  SY_RETURN_IF_ERROR(VerifyData({{"training", &train}, {"validation", &validation}}, world));
   Impl& impl = *trainer->impl_;
   SY_RETURN_IF_ERROR(impl.PrepareTraining(train, validation));
   const std::vector<float>& rates = impl.training.timetable.rates;

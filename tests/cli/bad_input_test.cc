@@ -111,6 +111,28 @@ TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {
   ExpectAloneRefused("train --config=.", {"cannot read this file"});
 }
 
+// Each reads for itself, and one of them perhaps another copy.
+TEST_F(BadInput, RanksOfOneNodeWithOtherDataAreRefused) {
+  for (const char* rank : {"0", "1"}) {
+    auto files = SmallImageFolder(2, 2);
+    if (rank == std::string("1")) {
+      files[0].second.swap(files[1].second);                 // in training
+      files[files.size() - 2].second = files.back().second;  // in validation
+    }
+    for (const auto& [name, bytes] : files) folder_.Write(fmt::format("photos{}/{}", rank, name), bytes);
+  }
+  std::ofstream(In("start.sh")) << "exec " << Program() << " \"$@\" --data=photos$RANK\n";
+  const std::string training =
+      "train --model=mlp --dataset=imagefolder --image_size=8 --width=8 --batch_size=2 --steps=1 --device=cpu "
+      "--threads=1 --output=run --suffix=a";
+  ExpectRefused(Run("launch --nproc_per_node=2 sh start.sh " + training),
+                {"the data are not the same on all ranks: rank 1 has \"training 7 samples, checksum",
+                 "give the same --data to every rank"});
+  ExpectSuccess(Run(training + " --data=photos0"));
+  ExpectRefused(Run("launch --nproc_per_node=2 sh start.sh eval --device=cpu --checkpoint=run/mlp/imagefolder/a/run"),
+                {"the data are not the same on all ranks: rank 1 has \"validation 7 samples, checksum"});
+}
+
 TEST_F(BadInput, AConfigFileNamesNoCode) {
   std::filesystem::create_directory(In("x:"));
   for (const char* file : {"evil.so", "x:/evil.so"}) std::ofstream(In(file)) << "no library";

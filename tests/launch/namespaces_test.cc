@@ -79,7 +79,7 @@ TEST_F(TwoHosts, WithOtherDataAreRefused) {
   WaitForEnd();
   for (const int i : {0, 1}) {
     EXPECT_NE(node(i).code(), 0);
-    EXPECT_THAT(node(i).Output(), ContainsRegex("the data are not the same on all nodes: rank 1 has .training [0-9]+ "
+    EXPECT_THAT(node(i).Output(), ContainsRegex("the data are not the same on all ranks: rank 1 has .training [0-9]+ "
                                                 "samples, checksum"));
   }
 }

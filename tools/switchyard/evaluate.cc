@@ -2,6 +2,7 @@
 #include "absl/flags/flag.h"
 #include "core/base/logging.h"
 #include "core/data/renamed_classes.h"
+#include "core/train/agreement.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/hints.h"
@@ -69,6 +70,7 @@ Status EvalCommand(const CommandLine& line) {
   }
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
   return InWorld(model.setup.config, processes, [&](World& world) -> Status {
+    SY_RETURN_IF_ERROR(VerifyData({{"validation", data.get()}}, world));
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));
     SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*data));
     if (world.rank() != 0) return OkStatus();
