@@ -156,7 +156,7 @@ Status BucketsLegal(const ProgramOptions& o) {
   if (o.evaluation_only) return OkStatus();  // which adds no gradients
   SY_RETURN_IF_ERROR(PowerSgdLegal(o));
   // They add what they hold in common in one order only if their nodes look alike.
-  for (size_t rank = 0; o.hierarchical_allreduce && rank < o.mesh.nodes.size(); ++rank) {
+  for (size_t rank = 0; o.hierarchical_allreduce && o.mesh.data > 1 && rank < o.mesh.nodes.size(); ++rank) {
     const size_t first = rank - rank % static_cast<size_t>(o.mesh.tensor);
     if (o.mesh.nodes[rank] == o.mesh.nodes[first]) continue;
     return InvalidArgument(

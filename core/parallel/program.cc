@@ -78,7 +78,7 @@ StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o
   program.mesh = o.mesh;
   program.rank = rank;
   Mesh grouped = o.mesh;
-  if (!o.hierarchical_allreduce) grouped.nodes.clear();  // nobody needs communicators of nodes
+  if (!o.hierarchical_allreduce || o.mesh.data == 1) grouped.nodes.clear();  // nobody needs communicators of nodes
   SY_ASSIGN_OR_RETURN(program.groups, GroupsOf(grouped, rank));
   try {
     if (!o.evaluation_only) program.plans.push_back(Forward(workload, o, "update", {o.accumulation > 1, true}));

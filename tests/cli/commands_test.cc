@@ -108,6 +108,11 @@ TEST_F(Commands, ExplainAndBenchSayWhichSettingsChangeNothing) {
       << "what is off anyway";
   EXPECT_THAT(Run(explain + "--world=4 --hierarchical_allreduce").output,
               HasSubstr("--hierarchical_allreduce has no effect with these nodes"));
+  for (const char* shared : {"--tp=2", "--pp=2 --global_batch_size=8"}) {  // by ranks of two nodes: nothing is summed
+    const CommandResult alone = Run(fmt::format(
+        "explain --model=vit_micro --device=cpu --world=2 --hierarchical_allreduce --ranks_per_node=1 {}", shared));
+    ExpectSuccess(alone, {"--hierarchical_allreduce has no effect with --"});
+  }
   EXPECT_THAT(
       Run(explain + "--world=4 --zero=1 --hierarchical_allreduce --ranks_per_node=2 --schedule=step --step_size=9e "
                     "--powersgd_compression --start_compress_iter=100000")
