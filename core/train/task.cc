@@ -48,10 +48,10 @@ Status CheckFinite(const EvaluationResult& result) {
   for (const auto* metrics : {&result.metrics, &result.ema}) {
     const auto loss = metrics->find("loss");
     if (loss != metrics->end() && !std::isfinite(loss->second))
-      return FailedPrecondition(
+      return absl::OutOfRangeError(fmt::format(
           "the loss of {} samples is not finite with {}: they have probably grown beyond what the model's dtype holds; "
           "go back to an earlier checkpoint, and train with a lower --lr or a longer --warmup",
-          result.count, metrics == &result.metrics ? "these weights" : "the averages of these weights");
+          result.count, metrics == &result.metrics ? "these weights" : "the averages of these weights"));
   }
   return OkStatus();
 }

@@ -68,9 +68,22 @@ TEST_F(Restart, EndsWithTheErrorWhereEveryStartFails) {
   const std::string arguments = Training("a", kOneSave + " --interpose=fault:collective@20:fail");
   const CommandResult result = Run("launch --nproc_per_node=2 --max_restarts=2 " + Program() + " " + arguments);
   ExpectRefused(result, {"restart 1 of 2", "restart 2 of 2", "fault:collective@20:fail"});
+  EXPECT_THAT(result.output, testing::EndsWith("launch: not started again: --max_restarts=2 is used up\n"));
   const CommandResult once = Launch("", kFault + "collective@20:fail", Training("b", kOneSave));
   ExpectRefused(once, {"fault:collective@20:fail"});
   EXPECT_THAT(once.output, Not(HasSubstr("restart")));
+}
+
+// A run that ends, and whose weights are of no use, has ended.
+TEST_F(Restart, DoesNotRepeatARunWhoseLossIsNotFinite) {
+  const CommandResult result =
+      Run("launch --nproc_per_node=2 --max_restarts=2 " +
+          Training("a",
+                   "--lr=2e9 --clip=0 --optimizer=sgd --momentum=0 --warmup=0 --schedule=constant "
+                   "--on_nonfinite=skip"));
+  ExpectRefused(result, {"trained", "is not finite with these weights"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.output, Not(HasSubstr("restart 1")));
 }
 
 // What is refused before a run begins would be refused again.
@@ -78,6 +91,15 @@ TEST_F(Restart, DoesNotRepeatARefusal) {
   const CommandResult refused = Run("launch --nproc_per_node=2 --max_restarts=3 train --bach_size=3");
   ExpectRefused(refused, {"did you mean --batch_size?"});
   EXPECT_THAT(refused.output, Not(HasSubstr("restart 1")));
+  EXPECT_EQ(refused.code, 2);
+  std::ofstream(In("again.sh")) << "[ -n \"$SWITCHYARD_RESTARTED_RUN\" ] && set -- \"$@\" --lr=-1 || set -- \"$@\" "
+                                << "--interpose=fault:collective@100:fail\nexec " << Program() << " \"$@\"\n";
+  const CommandResult later =
+      Run("launch --nproc_per_node=2 --max_restarts=3 sh again.sh " + Training("a", "--steps=60 --save_every=2"));
+  ExpectRefused(later, {"restart 1 of 3", "--lr: expected at least 0"});
+  EXPECT_EQ(later.code, 2);
+  EXPECT_THAT(later.output, testing::EndsWith("not started again: the same command would end like this again\n"));
+  EXPECT_THAT(later.output, Not(HasSubstr("restart 2")));
   ExpectRefused(Run("launch --max_restarts=-1 train"), {"--max_restarts of at least 0"});
   for (const char* nodes : {"0", "3:2", "1:", "x", "1-2"})
     ExpectRefused(Run(std::string("launch --master_port=2345 --max_restarts=1 --nnodes=") + nodes + " train"),

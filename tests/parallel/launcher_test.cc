@@ -41,6 +41,15 @@ TEST(Launcher, EndsAsTheRankDidThatTheOthersBlame) {
   EXPECT_THAT(result.output, ContainsRegex("rank 1 .pid [0-9]+ on host [^)]+. died"));
 }
 
+// The others would wait for it as long as they wait for any.
+TEST(Launcher, EndsTheRunWhereARankLeavesAsASuccessBeforeTheyMet) {
+  const CommandResult result = RunCommand(RankCommand("launch", 3, "absent", ""));
+  EXPECT_EQ(result.code, 1) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("rank 1 .pid [0-9]+. ended with exit code 0 on host .* before it met the "
+                                           "others, which wait for it; they are stopped"));
+  EXPECT_LT(result.seconds, 10);
+}
+
 TEST(Launcher, KillsRanksThatDoNotEndAfterAFailure) {
   const CommandResult result = RunCommand(ProgramFolder() + "/rank_program launch 2 freeze shm");
   EXPECT_NE(result.code, 0);

@@ -63,7 +63,7 @@ Status InWorld(const TrainConfig& config, const ProcessMap& ranks, absl::Functio
     std::fflush(nullptr);
     world->rendezvous->ReportFailure(status);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watch thread sends it
-    _exit(1);
+    _exit(ExitStatusOf(status));
   }
   return status;
 }

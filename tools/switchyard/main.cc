@@ -17,6 +17,7 @@
 #include "core/base/logging.h"
 #include "core/base/names.h"
 #include "core/base/text.h"
+#include "core/runtime/processes/launch_report.h"
 #include "core/runtime/processes/launcher.h"
 #include "core/settings/listing.h"
 #include "tools/conform/conform.h"
@@ -99,7 +100,9 @@ const std::vector<Command>& Commands() {
        "ends with the status of the first rank that failed. With --max_restarts=R a training that fails after it has "
        "begun is started again up to R times\n"
        "and goes on from its latest checkpoint (--save_every says how often there is one), on several nodes with those "
-       "that are left, where they are MIN or more.\n"
+       "that are left, where they are MIN or more;\n"
+       "but not where it ends with status 2: what is refused, or has come to numbers that are not finite, would be "
+       "again.\n"
        "R is that of node 0, and all nodes have to see the run's folder. A first start waits --rdzv_timeout=S seconds "
        "(300) for MAX nodes, a later one for\n"
        "those that have not left. SIGTERM to one launcher is no failure: it ends the run on all nodes, with a "
@@ -193,7 +196,7 @@ int Fail(const Status& status) {
 // The same of a command that may be one of several ranks.
 int FailAsRank(const Status& status) {
   SayFailure(status);
-  return 1;
+  return ExitStatusOf(status);
 }
 
 // "3" nodes, or "2:3": three, of which two are enough after a failure or where the third does not come.

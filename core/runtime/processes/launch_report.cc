@@ -21,7 +21,8 @@ namespace {
 constexpr char kVariable[] = "SWITCHYARD_LAUNCH_REPORT";
 constexpr size_t kMostUnread = 1 << 20;
 constexpr size_t kMostOfARecord = PIPE_BUF - 32;          // of its text: a record is written whole or not at all
-constexpr char kFailure = 'f', kError = 'e', kRun = 'r';  // kinds of records: "pid kind text", a line each
+constexpr char kFailure = 'f', kError = 'e', kMeeting = 'm', kMet = 'a',
+               kRun = 'r';                                // kinds of records: "pid kind text", a line each
 constexpr char kLineBreak = '\x1e';                       // within a text
 
 struct Listener {
@@ -75,6 +76,21 @@ bool LeaveErrorToLauncher(const std::string& error) {
          Send(listener, kError, error);
 }
 
+int ExitStatusOf(const Status& status) {
+  if (status.ok()) return 0;
+  const bool for_good = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsOutOfRange(status);
+  return for_good ? kEndsForGood : 1;
+}
+
+void TellLauncherOfMeeting(int rank) {
+  const Listener listener = FindListener();
+  if (listener.descriptor >= 0) Send(listener, kMeeting, fmt::to_string(rank));
+}
+void TellLauncherAllMet() {
+  const Listener listener = FindListener();
+  if (listener.descriptor >= 0) Send(listener, kMet, "");
+}
+
 void TellLauncherOfRun(const std::string& run_folder) {
   const Listener listener = FindListener();
   if (listener.descriptor >= 0 && run_folder.size() <= kMostOfARecord) Send(listener, kRun, run_folder);
@@ -120,6 +136,8 @@ void LaunchReports::Read() {
       errors_.emplace_back(pid, text);
       left_.emplace(pid, WithLineBreaks(text, ' '));
     }
+    if (unread_[space + 1] == kMeeting) waiting_.insert(std::atoi(text.c_str()));
+    if (unread_[space + 1] == kMet) all_met_ = true;
     if (unread_[space + 1] == kRun) run_ = WithLineBreaks(text, '\n');
   }
   unread_.erase(0, start);

@@ -197,6 +197,7 @@ class Launcher {
     if (reports_.has_errors()) SayWithin(kForOthersToSay);
     PassSignalsOn();
     Reap();
+    EndWhereARankIsMissing();
     const NodeFailure failure = nodes_->Serve();
     if (failure.code == 0 || stopping_ || !Running()) return;
     LogError("launch: {}; the ranks of this node are stopped", failure.text);
@@ -257,6 +258,24 @@ class Launcher {
     Stop();
   }
 
+  // A rank that leaves as a success before it has met the others leaves them waiting.
+  void EndWhereARankIsMissing() {
+    reports_.Read();
+    if (stopping_ || !Running() || !reports_.someone_waits()) return;
+    const auto missing = std::find_if(children_.begin(), children_.end(), [&](const Child& child) {
+      return !child.running && !reports_.Waits(child.rank);
+    });
+    if (missing == children_.end()) return;
+    exit_code_ = 1;
+    culprit_ =
+        fmt::format("rank {} (pid {}) ended with exit code 0 on host {} before it met the others, which wait for it",
+                    missing->rank, missing->pid, HostName());
+    verdict_ = fmt::format("launch: {}; they are stopped", culprit_);
+    SayWithin(kForOthersToSay);
+    nodes_->ReportFailure(culprit_, exit_code_);
+    Stop();
+  }
+
   void SayWithin(Clock::duration limit) { say_at_ = std::min(say_at_, Clock::now() + limit); }
 
   // What ranks have left to say, and who failed first.
@@ -292,6 +311,7 @@ StatusOr<int> Launch(const LaunchOptions& options) {
     Launcher launcher(options, run, gone);
     SY_ASSIGN_OR_RETURN(const int code, launcher.Run());
     if (code == 0 || !launcher.nodes().place().restarts) return code;
+    const bool for_good = code == kEndsForGood;
     if (options.node_rank > 0) {
       run = launcher.AwaitAgain();
       if (run.empty()) return code;
@@ -301,12 +321,18 @@ StatusOr<int> Launch(const LaunchOptions& options) {
     if (!launcher.run().empty()) run = launcher.run();
     gone = launcher.nodes().Gone();
     const int left = options.nnodes - static_cast<int>(gone.size());
-    const bool wanted = !run.empty() && !launcher.was_stopped() && restarts < options.max_restarts;
+    const bool may = !run.empty() && !launcher.was_stopped(), some_left = restarts < options.max_restarts;
+    const bool wanted = may && !for_good && some_left;
     const bool enough = left >= options.least_nodes.value_or(options.nnodes);
     launcher.nodes().SayAgain(wanted && enough, run);
     if (wanted && !enough) {
       LogError("launch: {} of {} nodes are left, too few to start again; --nnodes=MIN:MAX says how many are enough",
                left, options.nnodes);
+    }
+    if (may && for_good) {
+      LogError("launch: not started again: the same command would end like this again");
+    } else if (may && !some_left) {
+      LogError("launch: not started again: --max_restarts={} is used up", options.max_restarts);
     }
     if (!wanted || !enough) return code;
     LogWarning("launch: starts the ranks again, restart {} of {}, for the run {}", restarts + 1, options.max_restarts,

@@ -321,7 +321,10 @@ Rendezvous::Rendezvous() : impl_(std::make_unique<Impl>()) {}
 
 StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Connect(ProcessMap& processes, int timeout_ms,
                                                           const WatchOptions& watch) {
+  const bool several = processes.world > 1;
+  if (several) TellLauncherOfMeeting(processes.rank);
   SY_ASSIGN_OR_RETURN(RankMeeting meeting, MeetRanks(processes, timeout_ms));
+  if (several) TellLauncherAllMet();
   return Begin(std::move(meeting), processes, watch);
 }
 
