@@ -38,7 +38,8 @@ Status TakeKeys(const nlohmann::json& object, const std::string& source, Setting
       if (value.is_object()) {
         SY_RETURN_IF_ERROR(TakeKeys(value, source + ": " + key, settings, taken));
       } else if (value.is_string()) {
-        SY_RETURN_IF_ERROR(settings.GiveShorthand(*shorthand, value.get<std::string>(), Origin::kConfigFile, source));
+        SY_RETURN_IF_ERROR(settings.GiveShorthand(*shorthand, value.get<std::string>(), Origin::kConfigFile,
+                                                  fmt::format("{}: {}", source, key)));
       } else {
         return InvalidArgument("{}: {}: expected a text such as \"{}2\" or an object of settings, found {}", source,
                                key, shorthand->parts[0].setting, Excerpt(value));
@@ -133,7 +134,7 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
         Message(text.status()));
   }
   JsonRules rules;
-  rules.comments = true;
+  rules.comments = rules.unique_keys = true;
   const auto json = ParseJson(*text, rules);
   if (!json.ok()) return Annotate(json.status(), source);
   if (!json->is_object())

@@ -46,7 +46,7 @@ StatusOr<Json> Unseal(const std::string& path, const std::string& text) {
     return DataLoss("{}: state_crc32: the text does not have the checksum that its end records: damaged or edited",
                     path);
   }
-  auto parsed = ParseJson(text);
+  auto parsed = ParseJson(text, {.unique_keys = true});
   if (!parsed.ok()) return DataLoss("{}: {}", path, Message(parsed.status()));
   Json record = std::move(*parsed);
   if (!record.is_object() || !record.contains("files") || !record["files"].is_object()) {
@@ -103,7 +103,7 @@ StatusOr<Json> ReadRecordedJson(const Json& files, const std::string& folder, co
         "{}: takes {} MB to read, half of what is left of the memory is {} MB; read it where there "
         "is more",
         path, text.size() * kTimesItsText / 1'000'000, *available / 2'000'000);
-  auto json = ParseJson(text, {.bytes = largest});
+  auto json = ParseJson(text, {.bytes = largest, .unique_keys = true});
   if (!json.ok()) return DataLoss("{}: {}", path, Message(json.status()));
   return json;
 }

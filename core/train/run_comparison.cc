@@ -29,7 +29,7 @@ constexpr size_t kMostRawLosses = 8;  // runs whose losses can be told apart beh
 
 StatusOr<nlohmann::json> ReadConfig(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestConfig));
-  auto json = ParseJson(text, {});
+  auto json = ParseJson(text, {.unique_keys = true});
   if (!json.ok()) return Annotate(json.status(), path);
   if (!json->is_object()) return DataLoss("{}: expected the settings of a run, found {}", path, json->type_name());
   return json;

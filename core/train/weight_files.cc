@@ -22,7 +22,7 @@ constexpr char kIndexEnd[] = ".safetensors.index.json";
 
 StatusOr<Json> ReadJsonObject(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestCompanion));
-  auto json = ParseJson(text, {.bytes = kLargestCompanion});
+  auto json = ParseJson(text, {.bytes = kLargestCompanion, .unique_keys = true});
   if (!json.ok()) return DataLoss("{}: {}", path, Message(json.status()));
   if (!json->is_object()) return DataLoss("{}: expected a JSON object, found {}", path, json->type_name());
   return json;

@@ -111,11 +111,11 @@ StatusOr<std::shared_ptr<Plugin>> ChooseCollective(World& world, const WorldRequ
                                        : "no other --collective can join these ranks");
 }
 
-// The first line in which two lists differ, in words.
+// The first line in which two lists differ, in words: "…", or "no --lr" where that line is of the other alone.
 std::string LinesThatDiffer(const std::string& list, const std::string& of_rank_0) {
   size_t line = 0;
   const auto at = [&line](const std::string& text) {
-    return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "none";
+    return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "";
   };
   while (line < list.size() && line < of_rank_0.size() && at(list) == at(of_rank_0)) line = list.find('\n', line) + 1;
   const std::string own = at(list), of_other = at(of_rank_0);
@@ -124,9 +124,12 @@ std::string LinesThatDiffer(const std::string& list, const std::string& of_rank_
     const size_t end = said.find_first_of(" =");
     return end != std::string::npos && text.find("\n" + said.substr(0, end + 1), line) != std::string::npos;
   };
-  const bool is_missing = comes_later(of_rank_0, own), is_extra = comes_later(list, of_other);
-  return fmt::format("\"{}\", rank 0 has \"{}\"", is_missing && !is_extra ? "none" : own,
-                     is_extra && !is_missing ? "none" : of_other);
+  const bool is_missing = own.empty() || comes_later(of_rank_0, own);
+  const bool is_extra = of_other.empty() || comes_later(list, of_other);
+  const auto none_of = [](const std::string& said) { return "no " + said.substr(0, said.find_first_of(" =")); };
+  const auto quoted = [](const std::string& said) { return "\"" + said + "\""; };
+  return fmt::format("{}, rank 0 has {}", is_missing && !is_extra ? none_of(of_other) : quoted(own),
+                     is_extra && !is_missing ? none_of(own) : quoted(of_other));
 }
 
 }  // namespace

@@ -111,6 +111,18 @@ TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {
   ExpectAloneRefused("train --config=.", {"cannot read this file"});
 }
 
+// Which of two values stands is not for the order of a file to say.
+TEST_F(BadInput, AKeyThatAConfigFileHasTwiceIsNamed) {
+  const std::string twice = "the key 'parallel' appears twice";
+  std::ofstream(In("c.json")) << R"({"parallel": "tp2", "lr": 0.1, "parallel": "tp4"})";
+  ExpectAloneRefused("train --config=c.json", {"--config=c.json", twice});
+  std::ofstream(In("d.json")) << R"({"parallel": "tp2", "tp": 4})";
+  ExpectAloneRefused("train --config=d.json", {"--config=d.json: parallel", " and --config=d.json both set --tp"});
+  ExpectSuccess(Run(SmallTraining()));
+  std::ofstream(In("run/mlp/shapes/a/run/config.json")) << R"({"model": "mlp", "parallel": "tp2", "parallel": "tp4"})";
+  EXPECT_THAT(Run("plot run").output, HasSubstr("config.json: " + twice));
+}
+
 // Each reads for itself, and one of them perhaps another copy.
 TEST_F(BadInput, RanksOfOneNodeWithOtherDataAreRefused) {
   for (const char* rank : {"0", "1"}) {
@@ -131,6 +143,21 @@ TEST_F(BadInput, RanksOfOneNodeWithOtherDataAreRefused) {
   ExpectSuccess(Run(training + " --data=photos0"));
   ExpectRefused(Run("launch --nproc_per_node=2 sh start.sh eval --device=cpu --checkpoint=run/mlp/imagefolder/a/run"),
                 {"the data are not the same on all ranks: rank 1 has \"validation 7 samples, checksum"});
+}
+
+// What rank 1 has and rank 0 has not, in the words of the command line.
+TEST_F(BadInput, SettingsOfWhichARankHasOthersAreNamedAsTheUserWouldGiveThem) {
+  ExpectSuccess(Run(SmallTraining()));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--augmentation=crop", "rank 1 has \"--augmentation=crop\", rank 0 has \"--augmentation=none\""},
+      {"--bucket_mb=0.1", "rank 1 has \"--bucket_mb=0.1\", rank 0 has no --bucket_mb"},
+      {"--pretrained=run/mlp/shapes/a/run", "rank 1 has \"--pretrained=weights\", rank 0 has \"--pretrained=\""}};
+  for (const auto& [flag, words] : cases) {
+    std::ofstream(In("start.sh")) << "[ \"$RANK\" = 1 ] && set -- \"$@\" " << flag << "\nexec " << Program()
+                                  << " \"$@\"\n";
+    ExpectRefused(Run("launch --nproc_per_node=2 sh start.sh " + SmallTraining("--augmentation=none --suffix=b")),
+                  {words});
+  }
 }
 
 TEST_F(BadInput, AConfigFileNamesNoCode) {

@@ -31,7 +31,7 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
   if (!content.ok()) {
     return InvalidArgument("manifest {} is unreadable or larger than {} bytes", path, kLargestManifest);
   }
-  const auto parsed = ParseJson(*content);
+  const auto parsed = ParseJson(*content, {.unique_keys = true});
   if (!parsed.ok()) return Annotate(parsed.status(), "manifest " + path);
   if (!parsed->is_object()) return InvalidArgument("manifest {} is not a JSON object", path);
   const json& manifest = *parsed;
