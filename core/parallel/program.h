@@ -126,6 +126,9 @@ struct Program {
   StageCut stages;                             // behind "stages"
   std::vector<Node> elsewhere;                 // behind "pipeline": the inputs that are weights of other stages
   std::map<std::string, int> gathered;  // op → how many of its nodes had "tensor_parallel" make their inputs whole
+  // Weights that "tensor_parallel" left whole, for they come in fewer parts, as heads, than there are ranks: by the
+  // number of parts.
+  std::map<int64_t, int> too_few_parts;
 
   const NamedGraph* Find(const std::string& plan) const;  // nullptr: there is none
 };

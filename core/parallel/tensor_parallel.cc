@@ -99,6 +99,11 @@ void SumAddends(NamedGraph& plan, const std::vector<GradientOf>& before, const S
 void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
   if (o.mesh.tensor == 1) return;
   const Divider divider(o.mesh.tensor, program.rank % o.mesh.tensor, kTensorGroup);
+  for (const Node& node : program.plans[0].graph.nodes()) {
+    if (node.input && node.input->role == Role::kParameter && node.input->divisible &&
+        node.input->divisible->extent < o.mesh.tensor)
+      ++program.too_few_parts[node.input->divisible->extent];
+  }
   for (NamedGraph& plan : program.plans) {
     // An addend that stands apart may be divided itself, and so what follows it.
     for (;;) {

@@ -55,6 +55,18 @@ bool OffloadsState(const Program& program) {
 
 }  // namespace
 
+std::vector<std::string> InTooFewParts(const Program& program) {
+  std::vector<std::string> sentences;
+  for (const auto& [parts, weights] : program.too_few_parts)
+    sentences.push_back(fmt::format(
+        "--tp={}: whole on every rank of a model: {} weight{} in {} part{} (heads, or units), and all that reads {}; "
+        "{}",
+        program.mesh.tensor, weights, weights > 1 ? "s" : "", parts, parts > 1 ? "s" : "", weights > 1 ? "them" : "it",
+        parts > 1 ? fmt::format("--tp={} or less divides {} too", parts, weights > 1 ? "them" : "it")
+                  : "no --tp divides that"));
+  return sentences;
+}
+
 bool NodesDivideData(const TrainConfig& config, const Mesh& mesh) {
   const Mesh placed = WithNodes(config, mesh);
   std::vector<int> nodes;  // of the data group of rank 0

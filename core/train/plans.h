@@ -40,6 +40,14 @@ using Replica = std::vector<std::shared_ptr<const TrainingPlans>>;
 // micro-steps before an update's last one change.
 std::string AtBeginOfUpdate(const std::string& name);
 
+// How many replicas a search plans of each mesh that it tries, for TrainingPlans::DecidingReplica: those of all ranks
+// where these are few, so that they do not take most of its time where they are many.
+inline int FewReplicas(const Mesh& mesh) { return std::max(2, 16 / mesh.model_ranks()); }
+
+// Of --tp: what more ranks than it has parts cannot divide, so that each computes it whole, a sentence for each number
+// of parts.
+std::vector<std::string> InTooFewParts(const Program& program);
+
 // A program's plans over one state, on one device.
 struct TrainingPlans {
   std::unique_ptr<KernelCache> kernels, reference_kernels, host_kernels;

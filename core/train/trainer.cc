@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/base/logging.h"
 #include "core/train/agreement.h"
 #include "core/train/evaluation.h"
 #include "core/train/fitting.h"
@@ -90,6 +91,9 @@ Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, *task, world.mesh, world.rank(), updates,
                                                  DeviceTraits::Of(world.device->info()), evaluation_only));
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
+  if (world.rank() == 0) {
+    for (const std::string& sentence : InTooFewParts(engine.plans().program)) LogWarning("{}", sentence);
+  }
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
   SY_RETURN_IF_ERROR(LeaveRoomForPlans(world, engine.plans()));
   given.emplace(engine, config, task->tensors(), training.position.data_step);

@@ -66,6 +66,18 @@ TEST_F(MeshCommands, ExplainTellsOfEachStageAndEachAxis) {
   }
 }
 
+// Heads are not cut: ranks beyond their number gain nothing by them.
+TEST_F(MeshCommands, MoreRanksThanHeadsAreWarnedOf) {
+  const std::string model = "--model=vit_micro --heads=1 --dataset=shapes --tp=2 --device=cpu --threads=1 ";
+  const std::vector<std::string> words = {"--tp=2: whole on every rank of a model: ", " in 1 part (heads, or units)"};
+  ExpectSuccess(Run("explain --world=2 " + model), words);
+  ExpectSuccess(
+      Run("train --train_size=8 --validation_size=4 --batch_size=4 --steps=1 --output=run " + model, Start::kLaunch),
+      words);
+  EXPECT_THAT(Run("explain --world=2 --heads=2 --model=vit_micro --tp=2 --device=cpu").output,
+              testing::Not(HasSubstr("heads, or units")));
+}
+
 TEST_F(MeshCommands, ExplainSaysHowToPlanForADeviceThatIsNotHere) {
   ExpectRefused(Run("explain --model=mlp --device=npu --world=8"),
                 {"without --device it plans with those of this host"});

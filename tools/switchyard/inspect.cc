@@ -251,7 +251,8 @@ Status ExplainCommand(const CommandLine& line) {
   for (const auto& [op, nodes] : plans.program.gathered)
     fmt::print("--tp={}: whole on every rank of a model: {}\n", mesh.tensor,
                fmt::format("{} {} node{}", nodes, op, nodes > 1 ? "s" : ""));
-  if (mesh.pipeline > 1) fmt::print("{}", TextOf(ReportOf(replica, mesh, c.accumulation)));
+  for (const std::string& sentence : InTooFewParts(plans.program)) fmt::print("{}\n", sentence);
+  if (mesh.pipeline > 1) fmt::print("{}", TextOf(ReportOf(replica, mesh, c.accumulation), mesh.StageOf(rank)));
   if (c.recompute != "none") fmt::print("{}", RecomputeLine(c.recompute, plans, kept));
   if (automatic)
     fmt::print("--recompute=auto is {} here: {:.1f} MB planned, {:.1f} MB for a rank\n", c.recompute,
