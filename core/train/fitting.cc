@@ -245,6 +245,15 @@ uint64_t MemoryLimitOf(const TrainConfig& config) {
   return bytes < static_cast<double>(kNoMemoryLimit) ? static_cast<uint64_t>(bytes) : kNoMemoryLimit;
 }
 
+std::pair<std::string, std::string> MegabytesOf(double bytes, double others) {
+  std::pair<std::string, std::string> texts;
+  for (int digits = 1; digits <= 6; ++digits) {  // bytes, at last
+    texts = {fmt::format("{:.{}f}", bytes / 1e6, digits), fmt::format("{:.{}f}", others / 1e6, digits)};
+    if (bytes == others || texts.first != texts.second) break;
+  }
+  return texts;
+}
+
 double DeviceBytesOf(const World& world) {
   const DeviceInfo& device = world.device->info();
   const double sharing =
@@ -280,11 +289,11 @@ Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model,
     uses += fmt::format("{}{} {:.1f}", uses.empty() ? "" : ", ", use.arena, static_cast<double>(use.bytes) / 1e6);
   if (held > 0) uses += fmt::format(", held by others {:.1f}", static_cast<double>(held) / 1e6);
   const std::string limit = config.memory_limit.value_or("");
+  const auto [needed, allowed] =
+      MegabytesOf(static_cast<double>(plans.PlannedBytes() + held), static_cast<double>(world.device->memory_limit()));
   const std::string refusal =
-      fmt::format("--memory_limit={}: {} of {} needs {:.1f} MB of device memory ({}), and {:.1f} MB are allowed", limit,
-                  evaluation_only ? "an evaluation" : "a training", model.name,
-                  static_cast<double>(plans.PlannedBytes() + held) / 1e6, uses,
-                  static_cast<double>(world.device->memory_limit()) / 1e6);
+      fmt::format("--memory_limit={}: {} of {} needs {} MB of device memory ({}), and {} MB are allowed", limit,
+                  evaluation_only ? "an evaluation" : "a training", model.name, needed, uses, allowed);
   SavingPlans saving(model, world, updates, evaluation_only);
   saving.Try(WaysToSave(config, world, BlocksOf(plans.program), evaluation_only));
   if (saving.found)
@@ -368,7 +377,8 @@ StatusOr<int> LeastThatFitsAll(World& world, int count, absl::FunctionRef<Status
 StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
                                          const Mesh& mesh, int64_t updates, double available) {
   RecomputePlans plans(config, available, world, [&](const TrainConfig& c) -> StatusOr<Sizes> {
-    SY_ASSIGN_OR_RETURN(const auto deciding, TrainingPlans::DecidingReplica(c, model, mesh, updates, world, available));
+    SY_ASSIGN_OR_RETURN(const auto deciding,
+                        TrainingPlans::DecidingReplica(c, model, mesh, updates, world, available, FewReplicas(mesh)));
     Sizes most;
     for (const auto& of_rank : deciding.replica) {
       const Sizes sizes = SizesOf(*of_rank);

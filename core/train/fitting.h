@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "core/train/config.h"
@@ -17,6 +18,9 @@ struct TrainingPlans;
 
 // The bytes of --memory_limit, which CheckTrainConfig has let pass; kNoMemoryLimit where there is none.
 uint64_t MemoryLimitOf(const TrainConfig& config);
+
+// Two numbers of bytes in MB, each with as many digits as it takes to tell them apart: "4.9" and "5.1".
+std::pair<std::string, std::string> MegabytesOf(double bytes, double others);
 
 // Bytes of the device that this rank may fill: as it was found when the world was joined, or what --memory_limit allows
 // where that is less. What the windows of collectives take (peer/1) is not taken off: plans come first.

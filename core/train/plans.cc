@@ -246,24 +246,35 @@ StatusOr<Replica> TrainingPlans::OfReplica(const TrainConfig& config, const Trai
 
 StatusOr<TrainingPlans::Deciding> TrainingPlans::DecidingReplica(const TrainConfig& config, const TrainableModel& model,
                                                                  const Mesh& mesh, int64_t updates, World& here,
-                                                                 double available) {
-  constexpr double kNear = 0.01;
+                                                                 double available, int replicas) {
+  constexpr double kNear = 0.01, kPadding = 1 << 16;
   Deciding largest;
-  uint64_t most = 0;
-  const auto try_place = [&](int place) -> Status {
-    const int rank = place * mesh.model_ranks();
-    SY_ASSIGN_OR_RETURN(Replica replica, OfReplica(config, model, mesh, rank, updates, here));
-    uint64_t bytes = 0;
-    for (const auto& plans : replica) bytes = std::max(bytes, plans->PlannedBytes());
-    if (bytes <= most) return OkStatus();
-    most = bytes;
-    largest = {std::move(replica), rank};
+  uint64_t most = 0, windows = 0;
+  std::set<int> tried;
+  // The first, the last, and as many between them.
+  const auto try_places = [&](int count) -> Status {
+    count = std::min(count, mesh.data);
+    for (int i = 0; i < count; ++i) {
+      const int place = count == 1 ? 0 : static_cast<int>(int64_t{i} * (mesh.data - 1) / (count - 1));
+      if (!tried.insert(place).second) continue;
+      const int rank = place * mesh.model_ranks();
+      SY_ASSIGN_OR_RETURN(Replica replica, OfReplica(config, model, mesh, rank, updates, here));
+      for (size_t r = 0; r < replica.size(); ++r) {
+        if (replica[r]->PlannedBytes() <= most) continue;
+        most = replica[r]->PlannedBytes();
+        windows = replica[r]->WindowBytes();
+        largest = {replica, rank, r};
+      }
+    }
     return OkStatus();
   };
-  SY_RETURN_IF_ERROR(try_place(0));
-  if (config.zero == 0 || std::abs(static_cast<double>(most) - available) > kNear * available) return largest;
-  for (const int place : std::set<int>{std::min(1, mesh.data - 1), mesh.data / 2, mesh.data - 1})
-    if (place > 0) SY_RETURN_IF_ERROR(try_place(place));
+  // Padding alone tells replicas apart that have the parameters whole.
+  const bool alike = config.zero == 0, padded = config.zero < 3 && mesh.data > replicas;
+  SY_RETURN_IF_ERROR(try_places(alike || padded ? 1 : replicas));
+  const auto is_near = [&](uint64_t bytes) {
+    return std::abs(static_cast<double>(bytes) - available) <= std::max(kNear * available, kPadding);
+  };
+  if (!alike && (is_near(most) || is_near(most + windows))) SY_RETURN_IF_ERROR(try_places(kManyReplicas));
   return largest;
 }
 

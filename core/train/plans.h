@@ -67,12 +67,15 @@ struct TrainingPlans {
   // the first of them, whose sizes are theirs.
   static StatusOr<Replica> OfReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
                                      int64_t updates, World& here);
-  // Of the replicas the one that says whether all fit into `available` bytes of each device, and its first rank. That
-  // is the first; but where ranks share the update (--zero) each has other pieces, whose padding differs by a kilobyte
-  // or two, and so, within a hundredth of `available`, the largest of the first, the second, the middle and the last.
+  // Of the replicas the one with the rank that takes the most memory, which says whether all fit into `available` bytes
+  // of each device. Where ranks share the update (--zero) each has other pieces, and so a plan of its own: so many
+  // `replicas` are planned, the first and the last among them, which are all where there are no more. Of many fewer
+  // than there are, one is enough where parameters are whole, for then plans differ by a kilobyte or two. Within a
+  // hundredth of `available` that decides, and up to kManyReplicas are planned.
+  static constexpr int kManyReplicas = 64;
   struct Deciding;
   static StatusOr<Deciding> DecidingReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
-                                            int64_t updates, World& here, double available);
+                                            int64_t updates, World& here, double available, int replicas);
   // Those of `rank` alone.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
                     Device& device, Device* reference, bool evaluation_only = false, Device* host = nullptr);
@@ -92,7 +95,9 @@ struct TrainingPlans {
 };
 struct TrainingPlans::Deciding {
   Replica replica;
-  int rank = 0;
+  int rank = 0;     // the first of it
+  size_t most = 0;  // which of it takes the most
+  const TrainingPlans& Most() const { return *replica[most]; }
 };
 
 }  // namespace switchyard

@@ -66,6 +66,60 @@ TEST_F(MeshCommands, ExplainTellsOfEachStageAndEachAxis) {
   }
 }
 
+// Of the rank that takes the most, with as many threads as a rank of the run has: so a run within just that much memory
+// trains, and within a byte less does not.
+TEST_F(MeshCommands, ExplainTellsOfTheRankThatTakesTheMostMemory) {
+  const std::string run =
+      "--dataset=shapes --train_size=512 --validation_size=64 --steps=1 --augmentation=none "
+      "--device=cpu --memory_limit=";
+  struct Case {
+    std::string flags;
+    int ranks;
+    bool is_first;
+  };
+  const std::vector<Case> cases = {{"--model=mlp --global_batch_size=12 --zero=3 --threads=1 ", 3, false},
+                                   {"--model=mlp --global_batch_size=12 --zero=1 --threads=1 ", 3, false},
+                                   {"--model=vit_micro --global_batch_size=30 --tp=3 --threads=1 ", 3, false},
+                                   {"--model=resnet18 --width=8 --global_batch_size=8 --zero=0 ", 2, true}};
+  for (const auto& [flags, ranks, is_first] : cases) {
+    SCOPED_TRACE(flags);
+    const std::string explain = fmt::format("explain --world={} {}{}", ranks, flags, run);
+    const auto told = nlohmann::json::parse(Run(explain + "1GB --json").output, nullptr, false);
+    ASSERT_TRUE(told.is_object());
+    const int64_t bytes = told["memory_bytes"];
+    EXPECT_EQ(told["device_bytes"], bytes);
+    EXPECT_EQ(told["rank"] == 0, is_first);
+    const auto start = [&](int64_t limit) {
+      std::filesystem::remove_all(In("run"));
+      return Run(fmt::format("launch --nproc_per_node={} {} train --output=run --suffix=a {}{}{}", ranks, Program(),
+                             flags, run, limit));
+    };
+    ExpectSuccess(Run(explain + std::to_string(bytes)),
+                  {fmt::format("of rank {}, which takes", told["rank"].get<int>()),
+                   fmt::format("{:.1f} MB, fits", 1e-6 * static_cast<double>(bytes))});
+    ExpectSuccess(start(bytes));
+    ExpectSuccess(Run(explain + std::to_string(bytes - 1)), {"too large"});
+    ExpectRefused(start(bytes - 1), {fmt::format("--memory_limit={}: a training", bytes - 1)});
+  }
+  const std::string search = "explain --search --tp=1 --pp=1 --world=3 " + cases[0].flags + run;
+  ExpectRefused(Run(search + "6700000"), {"none of", "fits into 6.7 MB"});
+}
+
+TEST_F(MeshCommands, ExplainPlansWithTheThreadsOfARank) {
+  const auto told = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        Run("explain --json --model=resnet18 --width=8 --batch_size=8 --device=cpu " + more).output, nullptr, false);
+  };
+  const int alone = told("")["threads"];
+  EXPECT_EQ(told("--world=2")["threads"], std::max(1, (alone + 1) / 2));
+  EXPECT_EQ(told("--world=64")["threads"], std::max(1, (alone + 63) / 64)) << "as if all were here";
+  EXPECT_EQ(told("--world=64 --ranks_per_node=1")["threads"], alone);
+  EXPECT_EQ(told("--world=64 --threads=3")["threads"], 3);
+  EXPECT_EQ(told("--world=4 --zero=3 --ranks_per_node=2")["memory_bytes"],
+            told(fmt::format("--world=4 --zero=3 --threads={}", std::max(1, (alone + 1) / 2)))["memory_bytes"]);
+  ExpectSuccess(Run("explain --model=mlp --device=cpu --world=64 --threads=1"), {"1 thread a rank"});
+}
+
 // Heads are not cut: ranks beyond their number gain nothing by them.
 TEST_F(MeshCommands, MoreRanksThanHeadsAreWarnedOf) {
   const std::string model = "--model=vit_micro --heads=1 --dataset=shapes --tp=2 --device=cpu --threads=1 ";

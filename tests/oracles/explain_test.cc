@@ -4,6 +4,7 @@
 
 #include "core/base/random.h"
 #include "core/graph/ops/collective.h"
+#include "core/train/fitting.h"
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
 #include "gmock/gmock.h"
@@ -377,14 +378,22 @@ TEST(Explain, RanksThatShareTheUpdateTakeAlikeAndLittleForIt) {
     const auto [least, most] = std::minmax_element(taken.begin(), taken.end());
     EXPECT_LT(*most - *least, 0.002 * *most) << testing::PrintToString(taken);
     EXPECT_LT(*most, whole - saved + 2 * kBucket + 3 * kBucket / kRanks + 0.02 * whole);
-    const auto decides = [&](double available) {
-      const auto found = TrainingPlans::DecidingReplica(setup->config, setup->model, mesh, 1, world, available);
+    const auto decides = [&](double available, int replicas) {
+      const auto found =
+          TrainingPlans::DecidingReplica(setup->config, setup->model, mesh, 1, world, available, replicas);
       EXPECT_TRUE(found.ok()) << Message(found.status());
       return found.ok() ? static_cast<double>(found->replica[0]->PlannedBytes()) : 0;
     };
-    EXPECT_EQ(decides(*most), *most);
-    EXPECT_EQ(decides(2 * *most), taken[0]) << "where padding decides nothing, one is enough";
+    EXPECT_EQ(decides(2 * *most, kRanks), *most);
+    EXPECT_EQ(decides(*most, 2), *most);
+    EXPECT_EQ(decides(2 * *most, 2), taken[0]) << "where padding decides nothing, one is enough";
   }
+}
+
+TEST(Explain, TellsNumbersOfBytesApart) {
+  EXPECT_EQ(MegabytesOf(4.9e6, 5.1e6), std::pair(std::string("4.9"), std::string("5.1")));
+  EXPECT_EQ(MegabytesOf(4944891, 4944893), std::pair(std::string("4.944891"), std::string("4.944893")));
+  EXPECT_EQ(MegabytesOf(5e6, 5e6), std::pair(std::string("5.0"), std::string("5.0")));
 }
 
 // Nothing in planning may grow faster than the graph: for runs of many ranks `explain` is asked again and again.

@@ -145,6 +145,10 @@ Status ExplainCommand(const CommandLine& line) {
   WorldRequest request = WorldRequestOf(c);
   request.pipeline = request.tensor = 1;                    // here is one process, whatever is explained
   request.memory_limit = kNoMemoryLimit;                    // of the run, not of what is measured here
+  const std::vector<int> cores = AllowedCores();
+  const int of_node = std::min(world, c.ranks_per_node.value_or(world));
+  if (!request.threads)  // what kernels take depends on it: as many as a rank of the run has
+    request.threads = static_cast<int>(std::max<size_t>(1, CoresOfLocalRank(cores, 0, of_node).size()));
   request.computes_on_host |= absl::GetFlag(FLAGS_search);  // which may come to --offload
   const auto joined = World::Join(request);
   if (!joined.ok() && line.settings.Has("device"))
@@ -155,6 +159,7 @@ Status ExplainCommand(const CommandLine& line) {
             "whose workspace and fusions differ, and takes --memory_limit for the memory of what is meant");
   SY_RETURN_IF_ERROR(joined.status());
   const auto& here = *joined;
+  here->host_threads = std::max(1, static_cast<int>(cores.size()));  // which plan
   if (absl::GetFlag(FLAGS_search)) {
     WarnOfSettingsOfOtherTasks(setup);  // the search chooses what else has an effect
   } else {
@@ -172,17 +177,18 @@ Status ExplainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(automatic, LeastRecompute(c, setup.model, *here, mesh, planned, available));
     c.recompute = automatic->setting;
   }
-  SY_ASSIGN_OR_RETURN(const auto deciding,
-                      TrainingPlans::DecidingReplica(c, setup.model, mesh, planned, *here, available));
+  SY_ASSIGN_OR_RETURN(const auto deciding, TrainingPlans::DecidingReplica(c, setup.model, mesh, planned, *here,
+                                                                          available, TrainingPlans::kManyReplicas));
   const Replica& replica = deciding.replica;
-  const TrainingPlans& plans = *replica[0];
+  const TrainingPlans& plans = deciding.Most();
+  const int rank = deciding.rank + static_cast<int>(deciding.most);
   PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {
     TrainConfig without = c;
     without.recompute = "none";
-    SY_RETURN_IF_ERROR(kept.CompileRun(without, setup.model, mesh, deciding.rank, planned, *here->device,
-                                       here->reference.get(), false, here->host.get()));
+    SY_RETURN_IF_ERROR(kept.CompileRun(without, setup.model, mesh, rank, planned, *here->device, here->reference.get(),
+                                       false, here->host.get()));
   }
   const UpdateCost cost = CostOf(replica, mesh, c.accumulation, available, rates);
   if (cost.lacks_windows) report.peer_memory_bytes = 0;
@@ -192,7 +198,9 @@ Status ExplainCommand(const CommandLine& line) {
     nlohmann::ordered_json told = {{"model", c.model},
                                    {"batch_size", c.batch_size},
                                    {"ranks", world},
+                                   {"rank", rank},
                                    {"device", here->device->info().plugin},
+                                   {"threads", here->threads},
                                    {"precision", c.precision},
                                    {"updates", updates ? nlohmann::ordered_json(*updates) : nullptr},
                                    {"launches", report.launches},
@@ -203,7 +211,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"second_choices", report.second_choices.size()},
                                    {"accumulation", c.accumulation},
                                    {"gflop_per_step", report.flops / 1e9},
-                                   {"gflop_per_update", cost.flops / 1e9},
+                                   {"gflop_per_update", plans.UpdateFlops() / 1e9},
                                    {"wire_bytes", report.wire_bytes},
                                    {"wire_bytes_between_nodes", report.wire_bytes_between_nodes},
                                    {"wire_bytes_by_axis", JsonByAxis(report)},
@@ -223,12 +231,15 @@ Status ExplainCommand(const CommandLine& line) {
     fmt::print("{}\n", told.dump(2));
     return OkStatus();
   }
-  fmt::print("{} ({:.2f} M parameters), batch {} per rank, {} rank{}, {}, on {} ({})\n\n", c.model,
+  const std::string threads =
+      here->threads > 0 ? fmt::format(", {} thread{} a rank", here->threads, here->threads > 1 ? "s" : "") : "";
+  fmt::print("{} ({:.2f} M parameters), batch {} per rank, {} rank{}, {}, on {} ({}){}\n", c.model,
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
-             c.precision, here->device->info().plugin, here->device->info().name);
+             c.precision, here->device->info().plugin, here->device->info().name, threads);
+  fmt::print("{}\n", world > 1 ? fmt::format("of rank {}, which takes the most memory\n", rank) : "");
   if (c.accumulation > 1 && mesh.pipeline == 1)
     fmt::print("of the last of an update's {} micro-steps, which updates; all of them compute {:.3f} GFLOP\n\n",
-               c.accumulation, cost.flops / 1e9);
+               c.accumulation, plans.UpdateFlops() / 1e9);
   fmt::print("{}{}", report.ToText(), TrafficByAxis(report));
   if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates.device), rates.device));
   if (report.collectives > 0)
@@ -245,9 +256,10 @@ Status ExplainCommand(const CommandLine& line) {
     fmt::print(
         "collectives go through host memory: windows on the device (peer/1), {:.1f} MB, do not fit beside the plan\n",
         static_cast<double>(plans.WindowBytes()) / 1e6);
-  if (c.memory_limit)
-    fmt::print("--memory_limit={}: {:.1f} of {:.1f} MB, {}\n", *c.memory_limit, static_cast<double>(cost.bytes) / 1e6,
-               available / 1e6, fits ? "fits" : "too large");
+  if (c.memory_limit) {
+    const auto [taken, limit] = MegabytesOf(static_cast<double>(cost.bytes), available);
+    fmt::print("--memory_limit={}: {} of {} MB, {}\n", *c.memory_limit, taken, limit, fits ? "fits" : "too large");
+  }
   for (const auto& [op, nodes] : plans.program.gathered)
     fmt::print("--tp={}: whole on every rank of a model: {}\n", mesh.tensor,
                fmt::format("{} {} node{}", nodes, op, nodes > 1 ? "s" : ""));

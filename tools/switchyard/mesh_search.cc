@@ -121,7 +121,8 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
     c.batch_size = static_cast<int>(d->batch_size);
     c.accumulation = static_cast<int>(d->micro_batches);
     const Mesh mesh = {.data = d->data, .pipeline = d->pipeline, .tensor = d->tensor};
-    SY_ASSIGN_OR_RETURN(const auto deciding, TrainingPlans::DecidingReplica(c, model, mesh, updates, here, available));
+    SY_ASSIGN_OR_RETURN(const auto deciding,
+                        TrainingPlans::DecidingReplica(c, model, mesh, updates, here, available, FewReplicas(mesh)));
     d->cost = CostOf(deciding.replica, mesh, c.accumulation, available, rates);
     return OkStatus();
   };

@@ -88,12 +88,13 @@ PipelineReport ReportOf(const Replica& replica, const Mesh& mesh, int micro_batc
   return report;
 }
 
-std::string TextOf(const PipelineReport& report) {
+std::string TextOf(const PipelineReport& report, int above) {
   std::string text = fmt::format(
-      "--pp={}: an update is {} micro-batches, above for stage 0; by their FLOPs, stages wait for each other in {:.1f} "
+      "--pp={}: an update is {} micro-batches, above for stage {}; by their FLOPs, stages wait for each other in "
+      "{:.1f} "
       "% of the time\n{:<7}{:<12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
-      report.stages.size(), report.micro_batches, 100 * report.bubble, "stage", "blocks", "parameters", "GFLOP", "MB",
-      "state", "gradients", "activations", "rest");
+      report.stages.size(), report.micro_batches, above, 100 * report.bubble, "stage", "blocks", "parameters", "GFLOP",
+      "MB", "state", "gradients", "activations", "rest");
   for (size_t s = 0; s < report.stages.size(); ++s) {
     const StageReport& stage = report.stages[s];
     std::string blocks;

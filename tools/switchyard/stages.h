@@ -32,7 +32,7 @@ struct PipelineReport {
 
 // replica: the plans of a replica's ranks (TrainingPlans::OfReplica), of which each stage has `mesh.tensor`.
 PipelineReport ReportOf(const Replica& replica, const Mesh& mesh, int micro_batches);
-std::string TextOf(const PipelineReport& report);
+std::string TextOf(const PipelineReport& report, int above);  // above: the stage of which all is told before
 // {"state": bytes, …}; of the host what there is.
 nlohmann::ordered_json ByClass(std::span<const ArenaBytes> memory);
 nlohmann::ordered_json JsonOf(const PipelineReport& report);
