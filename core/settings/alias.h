@@ -25,6 +25,8 @@ struct Alias {
   // Our value that gives way to what else the same source says of the setting: "no" of a switch, where other names
   // stand for other values, and 0 where theirs means none.
   std::string off = {};
+  // What a word of theirs says of other settings of ours, by their names: timm's "sgd" of nesterov.
+  std::map<std::string, std::map<std::string, std::string>> beside = {};
   std::string always = {};   // what is so, of one without a setting: "gradients are views into buckets"
   std::string instead = {};  // what to do where they say something else: "leave it out"
 

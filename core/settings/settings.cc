@@ -136,7 +136,14 @@ Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin o
   }
   SY_RETURN_IF_ERROR(Give(alias.setting, std::move(*value), origin, source));
   Entry& entry = entries_[alias.setting];
-  if (entry.origin == origin) entry.alias = &alias;
+  if (entry.origin != origin) return OkStatus();
+  entry.alias = &alias;
+  const auto said = alias.beside.find(text);
+  if (said == alias.beside.end()) return OkStatus();
+  for (const auto& [name, word] : said->second) {
+    SY_ASSIGN_OR_RETURN(nlohmann::json other, ValueFromText(*table_->Find(name), word));
+    beside_.push_back({name, alias.setting, {std::move(other), origin, source, &alias}});
+  }
   return OkStatus();
 }
 
@@ -178,6 +185,11 @@ void Settings::ResolveYields() {
       dropped.push_back(row.name);
   }
   for (const std::string& name : dropped) Forget(name);
+  for (const Beside& said : beside_) {
+    const Entry* const there = Find(said.name);
+    const bool holds = SourceOf(said.of) == said.entry.source;
+    if (holds && (there == nullptr || there->origin < said.entry.origin)) entries_[said.name] = said.entry;
+  }
 }
 
 const Settings::Entry* Settings::Find(const std::string& name) const {

@@ -48,8 +48,9 @@ class Settings {
   // value that its row does not allow and for one of more than 4096 bytes: what a path has at most.
   Status GiveText(const std::string& name, const std::string& text, Origin origin, const std::string& source);
   Status Give(const std::string& name, nlohmann::json value, Origin origin, const std::string& source);
-  // The setting that an alias stands for. InvalidArgument too where the same source gives another value for it of which
-  // neither gives way, and where it asks for something else than what is always so.
+  // The setting that an alias stands for; what it says beside, ResolveYields takes. InvalidArgument too where the same
+  // source gives another value for it of which neither gives way, and where it asks for something else than what is
+  // always so.
   Status GiveAlias(const Alias& alias, const std::string& text, Origin origin, const std::string& source);
   // The settings that a shorthand stands for, each as by an alias.
   Status GiveShorthand(const Shorthand& shorthand, const std::string& text, Origin origin, const std::string& source);
@@ -60,7 +61,8 @@ class Settings {
   void Replace(const std::string& name, nlohmann::json value, Origin origin, const std::string& source = "");
   void Forget(const std::string& name);
 
-  // Drops each setting that yields to one which comes from nearer.
+  // When all sources have been read: drops each setting that yields to one which comes from nearer, and takes what the
+  // aliases that hold say beside their setting, where no source as near gives that itself.
   void ResolveYields();
 
   bool Has(const std::string& name) const { return !Value(name).is_null(); }
@@ -78,6 +80,9 @@ class Settings {
   std::map<std::string, std::string> Translated() const;
   // What aliases asked for that is always so: "the graph stays as it is" by "--static_graph=1 (Colossal-AI)".
   const std::map<std::string, std::string>& AlwaysSo() const { return always_so_; }
+  // The acts with which the run of a config file began, which a file does not repeat: {"pretrained": "weights"}.
+  const SettingValues& StartedFrom() const { return started_from_; }
+  void SetStartedFrom(SettingValues acts) { started_from_ = std::move(acts); }
   bool IsGiven(const std::string& name) const { return Has(name) && IsOfUser(OriginOf(name)); }  // by the user
   // By hand, for this start: not by a config file, which may hold the settings of a whole run.
   bool IsChosen(const std::string& name) const { return Has(name) && OriginOf(name) >= Origin::kEnvironment; }
@@ -89,11 +94,17 @@ class Settings {
     std::string source;
     const Alias* alias = nullptr;  // by which it was given
   };
+  struct Beside {
+    std::string name, of;  // is said beside the setting `of`
+    Entry entry;
+  };
   const Entry* Find(const std::string& name) const;
 
   const SettingTable* table_;
   std::map<std::string, Entry> entries_;
+  std::vector<Beside> beside_;
   std::map<std::string, std::string> always_so_;
+  SettingValues started_from_;
 };
 
 }  // namespace switchyard

@@ -31,6 +31,23 @@ bool HasPath(const nlohmann::json& value) {
   return value.is_string() && value.get<std::string>().find('/') != std::string::npos;
 }
 
+// The acts with which a run began: text alone, and yes or no.
+StatusOr<SettingValues> ReadStartedFrom(const nlohmann::json& acts, const std::string& source,
+                                        const SettingTable& table) {
+  SettingValues values;
+  if (!acts.is_object())
+    return InvalidArgument("{}: {}: expected an object of settings, found {}", source, kStartedFrom, Excerpt(acts));
+  for (const auto& [name, value] : acts.items()) {
+    const Setting* const row = table.Find(name);
+    if (row == nullptr || row->kind != SettingKind::kAct) {
+      return InvalidArgument("{}: {}: expected what a run does once at its start, as pretrained, found {}", source,
+                             kStartedFrom, Printable(name));
+    }
+    SY_ASSIGN_OR_RETURN(values[name], ValueFromJson(*row, value, /*exact=*/true));
+  }
+  return values;
+}
+
 // The settings that an object of a config file gives; `taken`: what the file has given before.
 Status TakeKeys(const nlohmann::json& object, const std::string& source, Settings& settings, nlohmann::json& taken) {
   for (const auto& [key, value] : object.items()) {
@@ -64,8 +81,8 @@ Status TakeKeys(const nlohmann::json& object, const std::string& source, Setting
           settings.GiveAlias(*alias, text, Origin::kConfigFile, fmt::format("{}: {}={}", source, key, text)));
       continue;
     }
-    // Text, and yes or no where a word of another program may stand for that.
-    if (value.is_string() || (value.is_boolean() && settings.table().WordsFor(row->name) != nullptr)) {
+    // Text, and what a word of another program may stand for.
+    if (value.is_string() || (!value.is_array() && settings.table().WordsFor(row->name) != nullptr)) {
       SY_RETURN_IF_ERROR(settings.GiveText(row->name, text, Origin::kConfigFile, source));
       continue;
     }
@@ -139,8 +156,13 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
   if (!json.ok()) return Annotate(json.status(), source);
   if (!json->is_object())
     return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json->type_name());
-  nlohmann::json taken;
-  SY_RETURN_IF_ERROR(TakeKeys(*json, source, settings, taken));
+  nlohmann::json given = *json, taken;
+  if (const auto acts = given.find(kStartedFrom); acts != given.end()) {
+    SY_ASSIGN_OR_RETURN(SettingValues values, ReadStartedFrom(*acts, source, settings.table()));
+    settings.SetStartedFrom(std::move(values));
+    given.erase(acts);
+  }
+  SY_RETURN_IF_ERROR(TakeKeys(given, source, settings, taken));
   for (const Setting& row : settings.table().rows()) {
     if (row.names_code && settings.OriginOf(row.name) == Origin::kConfigFile && HasPath(settings.Value(row.name)))
       return InvalidArgument(

@@ -17,6 +17,9 @@ Status TakeEnvironment(Settings& settings);
 // the likely one. Plugins read variables of their own, so that an unknown one is no error.
 std::vector<std::string> MistypedVariables(const SettingTable& table);
 
+// Under this key a run's config.json has the acts with which it began.
+inline constexpr char kStartedFrom[] = "started_from";
+
 // A JSON object of settings, by their names or aliases, with comments, such as a run's config.json. Errors begin with
 // --config=<path>.
 Status TakeConfigFile(const std::string& path, Settings& settings);

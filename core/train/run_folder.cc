@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "core/base/json.h"
+#include "core/settings/sources.h"
 #include "core/train/file_calls.h"
 
 namespace switchyard {
@@ -89,16 +90,23 @@ Status WriteRunConfig(const std::string& run_folder, const TrainConfig& config) 
   SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder));
   nlohmann::ordered_json settings = ToJson(config, {SettingKind::kProperty});
   nlohmann::ordered_json places = ToJson(config, {SettingKind::kPlace});
-  // A run that goes on elsewhere keeps the places where it began: what --config reads back.
+  nlohmann::ordered_json started;
+  if (config.pretrained) {
+    started["pretrained"] = *config.pretrained;
+    if (config.reset_head) started["reset_head"] = true;
+  }
+  // A run that goes on elsewhere keeps how it began and the places where it began: what --config reads back.
   if (const auto text = ReadWholeFile(folder.PathOf(kConfig), kLargestConfig); text.ok()) {
     if (const auto begun = ParseJson<nlohmann::ordered_json>(*text); begun.ok() && begun->is_object()) {
       places.clear();
       for (const Setting& row : TrainSettings()) {
         if (row.kind == SettingKind::kPlace && begun->contains(row.name)) places[row.name] = (*begun)[row.name];
       }
+      if (begun->contains(kStartedFrom)) started = (*begun)[kStartedFrom];
     }
   }
   settings.update(places);
+  if (!started.is_null()) settings[kStartedFrom] = std::move(started);
   const std::string text = settings.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   return folder.Replace(kConfig, {BytesOf(text)});
 }

@@ -31,6 +31,10 @@ const std::vector<Alias>& TrainAliases() {
   const std::map<std::string, std::string> dtypes = {{"torch.float16", "fp16"},  {"float16", "fp16"},
                                                      {"torch.bfloat16", "bf16"}, {"bfloat16", "bf16"},
                                                      {"torch.float32", "fp32"},  {"float32", "fp32"}};
+  // Their schedules have a warm-up where one is asked for, whatever the model's recipe says.
+  const std::map<std::string, std::string> no_warmup = {{"warmup", "0"}};
+  const std::map<std::string, std::string> nesterov = {{"nesterov", "true"}}, plain = {{"nesterov", "false"}};
+  const std::map<std::string, std::string> one_thread = {{"0", "1"}};  // theirs would load in the training's own
   constexpr char kPlanned[] = "memory is planned before the run, to the byte";
   constexpr char kLimit[] = "--memory_limit says how much of the device a rank may hold";
   constexpr char kFp32Outputs[] = "losses and what evaluation reads of a model are fp32";
@@ -80,10 +84,9 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "lr_scheduler_type",
        .of = "Hugging Face",
        .setting = "schedule",
-       .values = {{"linear", "linear"},
-                  {"cosine", "cosine"},
-                  {"constant", "constant"},
-                  {"constant_with_warmup", "constant"}}},
+       .values =
+           {{"linear", "linear"}, {"cosine", "cosine"}, {"constant", "constant"}, {"constant_with_warmup", "constant"}},
+       .beside = {{"linear", no_warmup}, {"cosine", no_warmup}, {"constant", no_warmup}}},
       {.name = "adam_beta1", .of = "Hugging Face", .setting = "beta1"},
       {.name = "adam_beta2", .of = "Hugging Face", .setting = "beta2"},
       {.name = "adam_epsilon", .of = "Hugging Face", .setting = "eps"},
@@ -98,14 +101,25 @@ const std::vector<Alias>& TrainAliases() {
        .setting = "precision",
        .values = {{"true", "bf16"}, {"false", "fp32"}},
        .off = "fp32"},
-      {.name = "dataloader_num_workers", .of = "Hugging Face", .setting = "workers"},
+      {.name = "dataloader_num_workers",
+       .of = "Hugging Face",
+       .setting = "workers",
+       .values = one_thread,
+       .others = true},
+      {.name = "workers", .of = "PyTorch", .setting = "workers", .values = one_thread, .others = true},
       {.name = "logging_steps", .of = "Hugging Face", .setting = "log_every"},
       {.name = "save_steps", .of = "Hugging Face", .setting = "save_every"},
       {.name = "save_total_limit", .of = "Hugging Face", .setting = "keep"},
       {.name = "output_dir", .of = "Hugging Face", .setting = "output"},
       {.name = "resume_from_checkpoint", .of = "Hugging Face", .setting = "resume"},
       // timm's train.py
-      {.name = "opt", .of = "timm", .setting = "optimizer"},
+      {.name = "opt",
+       .of = "timm",
+       .setting = "optimizer",
+       .values = {{"momentum", "sgd"}, {"nesterov", "sgd"}, {"nlars", "lars"}},
+       .others = true,
+       .beside =
+           {{"sgd", nesterov}, {"nesterov", nesterov}, {"momentum", plain}, {"nlars", nesterov}, {"lars", plain}}},
       {.name = "opt_eps", .of = "timm", .setting = "eps"},
       {.name = "sched",
        .of = "timm",

@@ -68,6 +68,27 @@ TEST_F(Runs, WhatIsDoneOnceIsNotDoneAgain) {
   ExpectRefused(Run(SmallTraining("--suffix=c --reset_head")), {"--reset_head", "give them with --pretrained"});
 }
 
+// A run's config.json says how the run began, and does not begin another so by itself.
+TEST_F(Runs, AConfigFileOfAFineTunedRunWarnsThatItLoadsNoWeights) {
+  const std::string b = "run/mlp/shapes/b/run", flags = " --pretrained=" + run_ + " --reset_head";
+  ExpectSuccess(Run(SmallTraining("--classes=12")));
+  ExpectSuccess(Run(SmallTraining("--suffix=b --classes=10" + flags)));
+  const auto says = [&](const std::string& more) {
+    const CommandResult result = Run("train --suffix=c --show_settings --config=" + b + "/config.json" + more);
+    ExpectSuccess(result);
+    return result.output;
+  };
+  const std::string warning =
+      "this one begins with random ones, since a config file loads none; to begin as that "
+      "one did, give" +
+      flags;
+  EXPECT_THAT(says(""), HasSubstr(warning));
+  EXPECT_THAT(says(flags), Not(HasSubstr("random ones")));
+  ExpectSuccess(Run("train --steps=7 --resume=" + b));
+  EXPECT_THAT(says(""), HasSubstr(warning)) << "a run that went on keeps how it began";
+  EXPECT_THAT(says(" --resume=" + b), Not(HasSubstr("random ones")));
+}
+
 // A checkpoint may come from anybody; its checksum says nothing about its author.
 TEST_F(Runs, ACheckpointNamesNoCodeAndNoPlaces) {
   ExpectSuccess(Run(SmallTraining()));

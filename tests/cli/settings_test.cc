@@ -200,6 +200,7 @@ TEST_F(RunSettings, NamesOfOtherProgramsTrainAndTheBannerSaysWhatTheyAre) {
   ExpectSuccess(run, {"  alias       --opt_level=O1 (apex) is --amp=O1\n",
                       "  alias       --learning_rate=0.25 (Hugging Face) is --lr=0.25\n",
                       "  alias       AIAK_FUSED_OPTIMIZER=0 (AIAK) is --fused_optimizer=false\n",
+                      "  alias       SWITCHYARD_OPT=sgd (timm) is --nesterov=true\n",
                       "  alias       SWITCHYARD_OPT=sgd (timm) is --optimizer=sgd\n", "sgd, lr 0.25", "bf16 (O1)"});
   const nlohmann::json kept = Saved("run/mlp/shapes/a/run/config.json");
   EXPECT_EQ(kept["amp"], "O1");

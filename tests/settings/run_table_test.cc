@@ -53,6 +53,14 @@ TEST(RunTable, AliasesAreNamesOfNothingElseAndMeanWhatTheirSettingsAllow) {
       const auto value = ValueFromText(*row, ours);
       EXPECT_TRUE(value.ok() && CheckValue(*row, *value).ok()) << alias.name << "=" << theirs;
     }
+    for (const auto& [theirs, others] : alias.beside) {
+      for (const auto& [name, ours] : others) {
+        const Setting* const other = RunTable().Find(name);
+        ASSERT_NE(other, nullptr) << alias.name << "=" << theirs << " says something of --" << name;
+        const auto value = ValueFromText(*other, ours);
+        EXPECT_TRUE(value.ok() && CheckValue(*other, *value).ok()) << alias.name << "=" << theirs;
+      }
+    }
   }
 }
 
@@ -414,7 +422,58 @@ std::string After(const std::vector<std::pair<std::string, std::string>>& flags,
                              : settings.GiveAlias(*RunTable().FindAlias(name), text, Origin::kFlag, flag);
     if (!given.ok()) return Message(given);
   }
+  settings.ResolveYields();
   return ValueText(settings.Value(setting));
+}
+
+TEST(NamesOfOtherPrograms, AWordSaysOfOtherSettingsWhatItsProgramMeans) {
+  for (const auto& [word, optimizer, nesterov] : {std::tuple{"sgd", "sgd", "true"},
+                                                  {"nesterov", "sgd", "true"},
+                                                  {"momentum", "sgd", "false"},
+                                                  {"lars", "lars", "false"},
+                                                  {"nlars", "lars", "true"},
+                                                  {"adamw", "adamw", ""}}) {
+    EXPECT_EQ(After({{"opt", word}}, "optimizer"), optimizer) << word;
+    EXPECT_EQ(After({{"opt", word}}, "nesterov"), nesterov) << word;
+  }
+  EXPECT_EQ(After({{"optimizer", "sgd"}}, "nesterov"), "");
+  for (const char* schedule : {"linear", "cosine", "constant"}) {
+    const std::pair<std::string, std::string> type = {"lr_scheduler_type", schedule};
+    EXPECT_EQ(After({type}, "warmup"), "0");
+    EXPECT_EQ(After({type, {"warmup_steps", "100"}}, "warmup"), "100");
+    EXPECT_EQ(After({{"warmup_ratio", "0.1"}, type}, "warmup"), "0.1");
+  }
+  EXPECT_EQ(After({{"lr_scheduler_type", "constant_with_warmup"}}, "warmup"), "");
+}
+
+TEST(NamesOfOtherPrograms, WhatAWordSaysBesideItsSettingGivesWayToWhatIsSaidItself) {
+  EXPECT_EQ(After({{"opt", "sgd"}, {"nesterov", "false"}}, "nesterov"), "false");
+  EXPECT_EQ(After({{"nesterov", "false"}, {"opt", "sgd"}}, "nesterov"), "false");
+  // The word does not hold, or is nearer than the other.
+  Settings overruled(RunTable()), nearer(RunTable());
+  ASSERT_TRUE(overruled.GiveAlias(*RunTable().FindAlias("opt"), "sgd", Origin::kConfigFile, "file: opt=sgd").ok());
+  ASSERT_TRUE(overruled.GiveText("optimizer", "lamb", Origin::kFlag, "--optimizer=lamb").ok());
+  overruled.ResolveYields();
+  EXPECT_FALSE(overruled.Has("nesterov"));
+  ASSERT_TRUE(nearer.GiveText("nesterov", "false", Origin::kConfigFile, "file").ok());
+  ASSERT_TRUE(nearer.GiveAlias(*RunTable().FindAlias("opt"), "sgd", Origin::kFlag, "--opt=sgd").ok());
+  nearer.ResolveYields();
+  EXPECT_EQ(nearer.Get<bool>("nesterov"), true);
+  EXPECT_EQ(nearer.Translated().at("nesterov"), "--opt=sgd (timm)");
+}
+
+TEST(NamesOfOtherPrograms, NoWorkersAreOneThread) {
+  for (const char* name : {"workers", "dataloader_num_workers"}) {
+    EXPECT_EQ(After({{name, "0"}}, "workers"), "1");
+    EXPECT_EQ(After({{name, "3"}}, "workers"), "3");
+    EXPECT_THAT(After({{name, "-1"}}, "workers"), testing::HasSubstr("--workers: expected at least 1, found -1"));
+  }
+  const std::string path = testing::TempDir() + "no_workers.json";
+  std::ofstream(path) << R"({"workers": 0})";
+  Settings settings(RunTable());
+  const Status taken = TakeConfigFile(path, settings);
+  ASSERT_TRUE(taken.ok()) << Message(taken);
+  EXPECT_EQ(settings.Get<int>("workers"), 1);
 }
 
 TEST(NamesOfOtherPrograms, AShareOfTheRunIsNeverACountOfUpdates) {

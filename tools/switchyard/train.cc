@@ -209,6 +209,19 @@ Status MatchPretrainedClasses(RunSetup& setup, int rank) {
   return OkStatus();
 }
 
+// The config file of a run that began with weights, of a run that begins without.
+void WarnOfWeightsLeftOut(const Settings& settings) {
+  const SettingValues& acts = settings.StartedFrom();
+  if (acts.find("pretrained") == acts.end() || settings.Has("pretrained") || settings.Has("resume")) return;
+  std::string flags;
+  for (const auto& [name, value] : acts)
+    flags += fmt::format(" --{}{}", name, value.is_boolean() ? "" : "=" + Printable(ValueText(value)));
+  LogWarning(
+      "the run of --config began with weights that it was given, and this one begins with random ones, since a config "
+      "file loads none; to begin as that one did, give{}",
+      flags);
+}
+
 }  // namespace
 
 Status TrainCommand(const CommandLine& line) {
@@ -223,6 +236,7 @@ Status TrainCommand(const CommandLine& line) {
   } else if (*settings.Get<bool>("reset_head") && !settings.Has("pretrained")) {
     return InvalidArgument("--reset_head is about weights to start from: give them with --pretrained");
   }
+  if (processes.rank == 0) WarnOfWeightsLeftOut(settings);
   SY_ASSIGN_OR_RETURN(RunSetup of_all, SetUpRun(settings, processes));
   if (ShowSettings(of_all.settings, processes.rank)) return OkStatus();
   SY_RETURN_IF_ERROR(MatchPretrainedClasses(of_all, processes.rank));
