@@ -32,8 +32,18 @@ Status MapClasses(const ClassMap& map, const std::string& mask_path, Image* mask
 Status CheckSameSize(const Image& image, const std::string& image_path, const Image& mask,
                      const std::string& mask_path) {
   if (image.height == mask.height && image.width == mask.width) return OkStatus();
-  return DataLoss("{}: expected a mask of {} x {} pixels (width x height), as {} has, found {} x {}", mask_path,
-                  image.width, image.height, image_path, mask.width, mask.height);
+  const bool turned = image.height == mask.width && image.width == mask.height;
+  return DataLoss(
+      "{}: expected a mask of {} x {} pixels (width x height), as {} has, found {} x {}{}", mask_path, image.width,
+      image.height, image_path, mask.width, mask.height,
+      turned ? "; an orientation in the image's EXIF data is not followed: save the image as it is shown" : "");
+}
+
+Status TooFewClasses(const std::string& path, int largest) {
+  return DataLoss(
+      "{}: expected ids of at least 2 classes in its masks, found {}; 255 is no class: where it stands for the "
+      "foreground, write 1 instead",
+      path, largest < 0 ? "nothing but 255, which counts nowhere" : "no other than 0");
 }
 
 StatusOr<std::vector<std::string>> ParseClassNames(const std::string& path, const std::vector<uint8_t>& bytes) {

@@ -24,6 +24,9 @@ Status MapClasses(const ClassMap& map, const std::string& mask_path, Image* mask
 Status CheckSameSize(const Image& image, const std::string& image_path, const Image& mask,
                      const std::string& mask_path);
 
+// Masks whose largest id is 0, or that have none (−1) but kIgnoredClass.
+Status TooFewClasses(const std::string& path, int largest);
+
 // A name per line, none of them empty or twice, at most 255. Errors name `path`.
 StatusOr<std::vector<std::string>> ParseClassNames(const std::string& path, const std::vector<uint8_t>& bytes);
 

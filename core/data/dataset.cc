@@ -1,11 +1,13 @@
 #include "core/data/dataset.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "core/base/checksum.h"
 #include "core/base/names.h"
+#include "core/base/text.h"
 #include "core/data/formats.h"
 #include "core/data/location.h"
 
@@ -128,6 +130,22 @@ StatusOr<std::string> Locate(const DatasetRow& row, const DatasetOptions& option
   return LocateData(row.name, options.data, row.download ? &*row.download : nullptr, options.download);
 }
 
+// The dataset of the user's own files that a folder is laid out as; "": none.
+std::string DatasetOfLayout(const std::string& path) {
+  const std::filesystem::path folder = path;
+  const auto holds = [&](const char* name) {
+    std::error_code ignored;
+    return std::filesystem::is_directory(folder / name, ignored);
+  };
+  if (holds("images/train") && holds("masks/train")) return "segmentation";
+  if (holds("train/images") && holds("train/labels")) return "volume";
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "train", error)) {
+    if (entry.is_directory(error)) return "imagefolder";
+  }
+  return "";
+}
+
 void AddToChecksum(const void* bytes, size_t count, uint32_t* sum) { *sum = Crc32(bytes, count, *sum); }
 
 }  // namespace
@@ -161,13 +179,20 @@ StatusOr<Sample> Dataset::Get(int64_t index) const {
   return sample;
 }
 
-uint32_t Dataset::Checksum() const {
-  std::call_once(summed_, [this] { checksum_ = SumOfSamples(); });
-  return checksum_;
+const DatasetSurvey& Dataset::Survey() const {
+  std::call_once(surveyed_, [this] { survey_ = Look(); });
+  return survey_;
 }
 
-uint32_t Dataset::SumOfSamples() const {
-  uint32_t sum = 0;
+DatasetSurvey Dataset::Look() const {
+  DatasetSurvey survey;
+  uint32_t& sum = survey.checksum;
+  if (content() != Content::kLabelledImages) survey.occurs.resize(class_names().size());
+  const auto note = [&](const std::vector<uint8_t>& classes) {
+    for (const uint8_t c : classes) {
+      if (c < survey.occurs.size()) survey.occurs[c] = true;
+    }
+  };
   std::string head = fmt::format("{} {}", size(), channels());
   for (const std::string& class_name : class_names()) head += "\n" + class_name;
   AddToChecksum(head.data(), head.size(), &sum);
@@ -176,26 +201,56 @@ uint32_t Dataset::SumOfSamples() const {
   for (int64_t i = 0; i < count; ++i) {
     // A sample that cannot be read is not an error here: the loader reports it when its turn comes.
     if (!Read(i * size() / count, &sample).ok()) continue;
+    ++survey.read;
     if (content() == Content::kMaskedVolumes) {
       const Extents extents = ExtentsOf(sample.volume);
       AddToChecksum(extents.data(), sizeof extents, &sum);
       AddToChecksum(sample.volume.voxels.data(), sample.volume.voxels.size() * sizeof(float), &sum);
       AddToChecksum(sample.voxels.data(), sample.voxels.size(), &sum);
+      note(sample.voxels);
       continue;
     }
     const int32_t shape[3] = {sample.label, sample.image.height, sample.image.width};
     AddToChecksum(shape, sizeof shape, &sum);
     AddToChecksum(sample.image.bytes.data(), sample.image.bytes.size(), &sum);
-    if (content() == Content::kMaskedImages) AddToChecksum(sample.mask.bytes.data(), sample.mask.bytes.size(), &sum);
+    if (content() != Content::kMaskedImages) continue;
+    AddToChecksum(sample.mask.bytes.data(), sample.mask.bytes.size(), &sum);
+    note(sample.mask.bytes);
   }
-  return sum;
+  survey.whole = survey.read == size();
+  return survey;
+}
+
+std::string ClassesThatNeverOccur(const DatasetSurvey& survey, const Dataset& train) {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> missing;
+  for (size_t c = 0; c < survey.occurs.size(); ++c) {
+    if (!survey.occurs[c]) missing.push_back(Printable(train.class_names()[c]));
+  }
+  const size_t classes = survey.occurs.size();
+  if (missing.empty() || survey.read == 0 || (!survey.whole && 2 * missing.size() < classes)) return "";
+  const std::string where =
+      survey.whole ? std::string("no training mask")
+                   : fmt::format("none of the {} training masks that were looked at, of {}", survey.read, train.size());
+  if (missing.size() == 1)
+    return fmt::format("the class {} occurs in {}, so that nothing of it is learned", missing[0], where);
+  const bool more = missing.size() > kShown;
+  std::string names =
+      fmt::format("{}", fmt::join(missing.begin(), missing.begin() + std::min(missing.size(), kShown), ", "));
+  return fmt::format(
+      "{} of {} classes occur in {} ({}{}); where masks hold 0 and 128, or 0 and 255, for two classes, write 0 and 1",
+      missing.size(), classes, where, names, more ? ", …" : "");
 }
 
 StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {
   SY_ASSIGN_OR_RETURN(const DatasetRow* row, FindRow(options.name));
   SY_RETURN_IF_ERROR(CheckOptions(options));
   SY_ASSIGN_OR_RETURN(const std::string path, Locate(*row, options));
-  return row->open(options, path, split);
+  auto opened = row->open(options, path, split);
+  if (!absl::IsNotFound(opened.status())) return opened;
+  const std::string other = DatasetOfLayout(path);
+  if (other.empty() || other == row->name) return opened;
+  return NotFound("{}; it is laid out as --dataset={} has it", Message(opened.status()), other);
 }
 
 StatusOr<std::string> LocateDataset(const DatasetOptions& options) {

@@ -38,6 +38,14 @@ struct Sample {
   std::vector<uint8_t> voxels;  // volumes with masks: (D, H, W) as the volume, each a class or kIgnoredClass
 };
 
+// What up to 64 evenly spaced samples show of a dataset.
+struct DatasetSurvey {
+  uint32_t checksum = 0;     // CRC-32 of the size, the class names and those samples, decoded
+  int64_t read = 0;          // of them, without those that cannot be read
+  bool whole = false;        // all samples were read
+  std::vector<bool> occurs;  // of masks: by class, whether a pixel or voxel has it; else empty
+};
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -58,16 +66,24 @@ class Dataset {
   // edges of photographs (0.875 is the ImageNet habit) tell less than their centre.
   virtual float crop_ratio() const { return augmentation() == Augmentation::kResizedCrop ? 0.875f : 1; }
 
+  // A sentence about files that lie among its samples and are not read, "" where there are none.
+  virtual std::string LeftOut() const { return ""; }
+
   StatusOr<Sample> Get(int64_t index) const;
-  // A cheap fingerprint: CRC-32 of the size, the class names and up to 64 evenly spaced decoded samples. The same for a
-  // folder and for a tar of it. Read once; later calls know it.
-  uint32_t Checksum() const;
+  // Read once; later calls know it.
+  const DatasetSurvey& Survey() const;
+  // A cheap fingerprint, the same for a folder and for a tar of it.
+  uint32_t Checksum() const { return Survey().checksum; }
 
  private:
-  uint32_t SumOfSamples() const;
-  mutable std::once_flag summed_;
-  mutable uint32_t checksum_ = 0;
+  DatasetSurvey Look() const;
+  mutable std::once_flag surveyed_;
+  mutable DatasetSurvey survey_;
 };
+
+// Of a survey of the training samples: a sentence that names the classes of masks that none of them has, where all
+// samples were read, or where half of the classes or more are not in those that were; else "".
+std::string ClassesThatNeverOccur(const DatasetSurvey& survey, const Dataset& train);
 
 enum class Split { kTrain, kValidation, kTest };
 std::string SplitName(Split split);

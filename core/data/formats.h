@@ -11,6 +11,8 @@
 
 namespace switchyard {
 
+class FileTree;
+
 // An IDX file (http://yann.lecun.com/exdb/mnist, "the IDX file format") of unsigned bytes, 1 to 4 dimensions, plain or
 // gzip. bytes.size() is the product of dims.
 struct IdxArray {
@@ -34,6 +36,13 @@ StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const std::string& path, Split sp
 
 // Whether the last part of the path ends as JPEG and PNG files do; hidden files are no images.
 bool IsImageName(const std::string& path);
+
+// A sentence about `count` files, the first of them `first`, that are of none of these formats; "" of none.
+std::string LeftOutText(int64_t count, const std::string& first, const std::string& formats);
+
+// A sentence about the files below `folder` ("" or "name/…/") of a tree that IsImageName does not take, "" where there
+// are none. Hidden files do not count.
+std::string ImagesLeftOut(const FileTree& tree, const std::string& folder);
 
 // The names that a split's folder may have, the first that is there counts: train, or val, validation or valid, or
 // test.

@@ -39,6 +39,7 @@ class ImageFolderDataset : public Dataset {
   int channels() const override { return 3; }
   const std::vector<std::string>& class_names() const override { return class_names_; }
   std::string Path(int64_t index) const override { return tree_->Path(Entry(index)); }
+  std::string LeftOut() const override { return left_out_; }
 
   Status Read(int64_t index, Sample* sample) const override {
     thread_local std::vector<uint8_t> bytes;
@@ -61,12 +62,18 @@ class ImageFolderDataset : public Dataset {
   std::unique_ptr<FileTree> tree_;
   std::vector<File> files_;  // by class, then by name
   std::vector<std::string> class_names_;
+  std::string left_out_;
 };
 
 // split -> class -> its images, as positions in the tree's entries. Classes without images are there too.
 using Layout = std::map<std::string, std::map<std::string, std::vector<size_t>>>;
 
-StatusOr<Layout> ReadLayout(const FileTree& tree) {
+struct RootedLayout {
+  std::string root;  // "" or "name/"
+  Layout layout;
+};
+
+StatusOr<RootedLayout> ReadLayout(const FileTree& tree) {
   std::map<std::string, Layout> layouts;  // by root
   std::set<std::string> with_images;
   for (size_t i = 0; i < tree.entries().size(); ++i) {
@@ -86,7 +93,7 @@ StatusOr<Layout> ReadLayout(const FileTree& tree) {
     for (const auto& [root, layout] : layouts) roots.insert(root);
   }
   SY_ASSIGN_OR_RETURN(const std::string root, OnlyRoot(tree, roots, "train/CLASS or val/CLASS"));
-  return layouts[root];
+  return RootedLayout{root, layouts[root]};
 }
 
 // Names of folders are any bytes; a checkpoint keeps names of classes as UTF-8, and tells classes by them.
@@ -120,12 +127,30 @@ bool IsImageName(const std::string& path) {
   return end == "jpg" || end == "jpeg" || end == "png";
 }
 
+std::string LeftOutText(int64_t count, const std::string& first, const std::string& formats) {
+  if (count == 0) return "";
+  if (count == 1) return fmt::format("a file that is neither {} is left out, {}", formats, Printable(first));
+  return fmt::format("{} files that are neither {} are left out, as {}", count, formats, Printable(first));
+}
+
+std::string ImagesLeftOut(const FileTree& tree, const std::string& folder) {
+  int64_t count = 0;
+  std::string first;
+  for (const FileTree::Entry& entry : tree.entries()) {
+    const size_t name = entry.name.rfind('/') + 1;
+    if (entry.folder || !entry.name.starts_with(folder) || entry.name[name] == '.' || IsImageName(entry.name)) continue;
+    if (count++ == 0) first = tree.Path(entry);
+  }
+  return LeftOutText(count, first, ".jpg, .jpeg nor .png");
+}
+
 StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, const std::string& path, Split split) {
   auto dataset = std::make_unique<ImageFolderDataset>();
   dataset->name_ = name;
   SY_ASSIGN_OR_RETURN(dataset->tree_, FileTree::Open(path));
   const std::string& root = dataset->tree_->root();
-  SY_ASSIGN_OR_RETURN(const Layout layout, ReadLayout(*dataset->tree_));
+  SY_ASSIGN_OR_RETURN(const RootedLayout rooted, ReadLayout(*dataset->tree_));
+  const Layout& layout = rooted.layout;
   const auto train = layout.find("train");
   if (train == layout.end() && (split == Split::kTrain || layout.empty())) {
     return NotFound(
@@ -155,6 +180,7 @@ StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, cons
     const auto label = static_cast<int32_t>(found - names.begin());
     for (const size_t entry : images) dataset->files_.push_back({entry, label});
   }
+  dataset->left_out_ = ImagesLeftOut(*dataset->tree_, rooted.root + chosen->first + "/");
   return dataset;
 }
 

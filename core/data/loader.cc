@@ -32,9 +32,10 @@ StatusOr<std::unique_ptr<Loader>> Loader::Create(std::unique_ptr<const SampleSou
     batches = sampler->length() / options.batch_size;
     if (batches == 0) {
       return InvalidArgument(
-          "{}: {} training samples on {} ranks are {} per rank, less than one batch of {}; use a smaller "
+          "{}: {} training sample{} on {} rank{} are {} per rank, less than one batch of {}; use a smaller "
           "--batch_size",
-          source->name(), source->size(), options.world, sampler->length(), options.batch_size);
+          source->name(), source->size(), source->size() == 1 ? "" : "s", options.world, options.world == 1 ? "" : "s",
+          sampler->length(), options.batch_size);
     }
   } else {
     SY_ASSIGN_OR_RETURN(const EvaluationSampler created,

@@ -22,6 +22,7 @@ class MaskFolders : public Dataset {
   const std::vector<std::string>& class_names() const override { return class_names_; }
   std::string Path(int64_t index) const override { return tree_->Path(Image(index)); }
   Augmentation augmentation() const override { return Augmentation::kScaleCrop; }
+  std::string LeftOut() const override { return left_out_; }
 
   Status Read(int64_t index, Sample* sample) const override {
     thread_local std::vector<uint8_t> bytes;
@@ -51,6 +52,7 @@ class MaskFolders : public Dataset {
   std::vector<std::pair<size_t, size_t>> pairs_;  // image and mask in the tree's entries, by name of the image
   std::vector<std::string> class_names_;
   ClassMap map_ = {};
+  std::string left_out_;
 };
 
 // How one layout names its files.
@@ -130,27 +132,24 @@ StatusOr<std::unique_ptr<MaskFolders>> Open(const std::string& name, const std::
   dataset->tree_ = tree;
   SY_ASSIGN_OR_RETURN(const std::string root, RootOf(*tree, layout));
   SY_ASSIGN_OR_RETURN(dataset->pairs_, PairsOf(*tree, layout, root, split));
+  if (std::string(layout.image_end).empty() && !dataset->pairs_.empty()) {
+    const std::string& name = dataset->Image(0).name;  // images/SPLIT/…
+    const size_t below = root.size() + std::string(layout.images).size() + 1;
+    dataset->left_out_ = ImagesLeftOut(*tree, name.substr(0, name.find('/', below) + 1));
+  }
   if (!dataset->pairs_.empty()) return dataset;
   return NotFound("{}: expected {}, found no such image", tree->root(),
                   fmt::format(fmt::runtime(layout.expected), SplitFolders(split)[0]));
 }
 
-// Names of classes from classes.txt, or numbers up to the largest in the masks.
-StatusOr<std::vector<std::string>> ClassesOf(const MaskFolders& masks, const std::string& root) {
-  const FileTree& tree = *masks.tree_;
-  for (const FileTree::Entry& entry : tree.entries()) {
-    if (entry.folder || entry.name != root + "classes.txt") continue;
-    std::vector<uint8_t> bytes;
-    SY_RETURN_IF_ERROR(tree.Read(entry, &bytes));
-    SY_ASSIGN_OR_RETURN(std::vector<std::string> names, ParseClassNames(tree.Path(entry), bytes));
-    if (names.size() > 1) return names;
-    return InvalidArgument("{}: expected the names of at least 2 classes, found {}", tree.Path(entry), names.size());
-  }
+// The largest id of the masks, −1 where there is none but kIgnoredClass. Reads until it is `enough`. An error where no
+// mask can be read.
+StatusOr<int> LargestId(const MaskFolders& masks, int enough) {
   int largest = -1;
   Image mask;
   Status unreadable;
   int64_t read = 0;
-  for (int64_t i = 0; i < masks.size(); ++i) {
+  for (int64_t i = 0; i < masks.size() && largest < enough; ++i) {
     if (const Status status = masks.ReadMask(i, &mask); !status.ok()) {  // a bad sample, when its turn comes
       if (unreadable.ok()) unreadable = status;
       continue;
@@ -161,12 +160,27 @@ StatusOr<std::vector<std::string>> ClassesOf(const MaskFolders& masks, const std
     }
   }
   if (read == 0) SY_RETURN_IF_ERROR(unreadable);
-  if (largest < 1) {
-    return DataLoss(
-        "{}: expected ids of at least 2 classes in its masks, found {}; 255 is no class: where it stands for the "
-        "foreground, write 1 instead",
-        tree.root(), largest < 0 ? "nothing but 255, which counts nowhere" : "no other than 0");
+  return largest;
+}
+
+// Names of classes from classes.txt, or numbers up to the largest in the masks. to_train: from these masks something is
+// to be learned.
+StatusOr<std::vector<std::string>> ClassesOf(const MaskFolders& masks, const std::string& root, bool to_train) {
+  const FileTree& tree = *masks.tree_;
+  for (const FileTree::Entry& entry : tree.entries()) {
+    if (entry.folder || entry.name != root + "classes.txt") continue;
+    std::vector<uint8_t> bytes;
+    SY_RETURN_IF_ERROR(tree.Read(entry, &bytes));
+    SY_ASSIGN_OR_RETURN(std::vector<std::string> names, ParseClassNames(tree.Path(entry), bytes));
+    if (names.size() <= 1)
+      return InvalidArgument("{}: expected the names of at least 2 classes, found {}", tree.Path(entry), names.size());
+    if (!to_train) return names;
+    const auto largest = LargestId(masks, /*enough=*/1);
+    if (largest.ok() && *largest < 1) return TooFewClasses(tree.root(), *largest);
+    return names;
   }
+  SY_ASSIGN_OR_RETURN(const int largest, LargestId(masks, /*enough=*/kIgnoredClass));
+  if (largest < 1) return TooFewClasses(tree.root(), largest);
   std::vector<std::string> names;
   for (int c = 0; c <= largest; ++c) names.push_back(fmt::format("class {}", c));
   return names;
@@ -191,7 +205,7 @@ StatusOr<std::unique_ptr<Dataset>> OpenMaskFolders(const std::string& name, cons
   SY_ASSIGN_OR_RETURN(auto dataset, Open(name, tree, kOwn, split));
   SY_ASSIGN_OR_RETURN(const std::string root, RootOf(*tree, kOwn));
   const auto train = split == Split::kTrain ? nullptr : Open(name, tree, kOwn, Split::kTrain).value_or(nullptr);
-  SY_ASSIGN_OR_RETURN(dataset->class_names_, ClassesOf(train ? *train : *dataset, root));
+  SY_ASSIGN_OR_RETURN(dataset->class_names_, ClassesOf(train ? *train : *dataset, root, split == Split::kTrain));
   dataset->map_ = Identity(static_cast<int>(dataset->class_names_.size()));
   return dataset;
 }

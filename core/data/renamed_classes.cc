@@ -25,6 +25,7 @@ class RenamedClasses : public Dataset {
   StatusOr<Extents> ReadExtents(int64_t index) const override { return data_->ReadExtents(index); }
   Augmentation augmentation() const override { return data_->augmentation(); }
   float crop_ratio() const override { return data_->crop_ratio(); }
+  std::string LeftOut() const override { return data_->LeftOut(); }
   Status Read(int64_t index, Sample* sample) const override {
     SY_RETURN_IF_ERROR(data_->Read(index, sample));
     if (content() == Content::kMaskedImages) return Rename(index, sample->mask.bytes);

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "absl/strings/match.h"
+#include "core/base/text.h"
 #include "core/data/class_map.h"
 #include "core/data/files.h"
 #include "core/data/formats.h"
@@ -85,10 +86,13 @@ class VolumeFiles : public MaskedVolumes {
     return OkStatus();
   }
 
+  std::string LeftOut() const override { return left_out_; }
+
   struct Pair {
     std::string image, label;
   };
   std::vector<Pair> pairs_;
+  std::string left_out_;
 
  private:
   mutable std::mutex mutex_;
@@ -158,14 +162,13 @@ StatusOr<std::vector<std::string>> ListedClasses(const std::string& path) {
                          names.size());
 }
 
-// classes.txt; without one, the numbers up to the largest label of the files.
-StatusOr<std::vector<std::string>> ClassesOf(const std::string& path, const std::vector<VolumeFiles::Pair>& pairs) {
-  SY_ASSIGN_OR_RETURN(std::vector<std::string> listed, ListedClasses(path));
-  if (!listed.empty()) return listed;
-  int largest = 1;
+// The largest label of the files, −1 where there is none but kIgnoredClass. Reads until it is `enough`.
+StatusOr<int> LargestLabel(const std::vector<VolumeFiles::Pair>& pairs, int enough) {
+  int largest = -1;
   Status unreadable;
   size_t read = 0;
   for (const auto& pair : pairs) {
+    if (largest >= enough) break;
     const StatusOr<Volume> labels = ReadVolume(pair.label);
     if (!labels.ok()) {  // a bad sample, when its turn comes
       if (unreadable.ok()) unreadable = labels.status();
@@ -178,7 +181,45 @@ StatusOr<std::vector<std::string>> ClassesOf(const std::string& path, const std:
     }
   }
   if (read == 0) SY_RETURN_IF_ERROR(unreadable);
-  return Numbers(largest);
+  return largest;
+}
+
+// The same of labels in memory.
+int LargestLabel(const IdxArray& labels) {
+  int largest = -1;
+  for (const uint8_t label : labels.bytes) {
+    if (label != kIgnoredClass) largest = std::max<int>(largest, label);
+  }
+  return largest;
+}
+
+// classes.txt; without one, the numbers up to the largest label of the files. to_train: from these labels something is
+// to be learned.
+StatusOr<std::vector<std::string>> ClassesOf(const std::string& path, const std::vector<VolumeFiles::Pair>& pairs,
+                                             bool to_train) {
+  SY_ASSIGN_OR_RETURN(std::vector<std::string> listed, ListedClasses(path));
+  if (listed.empty()) {
+    SY_ASSIGN_OR_RETURN(const int largest, LargestLabel(pairs, kMostClasses));
+    if (to_train && largest < 1) return TooFewClasses(path, largest);
+    return Numbers(std::max(1, largest));
+  }
+  const auto largest = to_train ? LargestLabel(pairs, 1) : StatusOr<int>(1);
+  if (largest.ok() && *largest < 1) return TooFewClasses(path, *largest);
+  return listed;
+}
+
+// What an `images` folder holds beside volumes, in a sentence; "": nothing.
+std::string VolumesLeftOut(const std::string& folder) {
+  int64_t count = 0;
+  std::string first;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name[0] == '.' || IsVolumeName(name)) continue;
+    ++count;
+    if (first.empty() || at->path().string() < first) first = at->path().string();
+  }
+  return LeftOutText(count, first, ".nii, .nii.gz nor .npy");
 }
 
 StatusOr<std::vector<VolumeFiles::Pair>> PairsIn(const std::string& folder) {
@@ -210,7 +251,8 @@ StatusOr<std::unique_ptr<Dataset>> OpenVolumeFiles(const std::string& name, cons
   if (!train.empty()) {
     SY_ASSIGN_OR_RETURN(telling, PairsIn(train));
   }
-  SY_ASSIGN_OR_RETURN(dataset->class_names_, ClassesOf(path, telling));
+  SY_ASSIGN_OR_RETURN(dataset->class_names_, ClassesOf(path, telling, split == Split::kTrain));
+  dataset->left_out_ = VolumesLeftOut((fs::path(folder) / "images").string());
   return dataset;
 }
 
@@ -239,12 +281,10 @@ StatusOr<std::unique_ptr<Dataset>> OpenIdxVolumes(const std::string& name, const
   if (class_names.empty()) {
     const auto train_path = FindIdx(path, Split::kTrain, "labels");
     SY_ASSIGN_OR_RETURN(const IdxArray telling, ReadIdx(train_path.ok() ? *train_path : labels_path));
-    int largest = 1;
-    for (const uint8_t label : telling.bytes) {
-      if (label != kIgnoredClass) largest = std::max<int>(largest, label);
-    }
-    class_names = Numbers(largest);
+    class_names = Numbers(std::max(1, LargestLabel(telling)));
   }
+  if (const int largest = LargestLabel(dataset->labels_); split == Split::kTrain && largest < 1)
+    return TooFewClasses(labels_path, largest);
   dataset->class_names_ = std::move(class_names);
   for (const uint8_t label : dataset->labels_.bytes)
     SY_RETURN_IF_ERROR(CheckLabel(labels_path, label, dataset->class_names_.size()));

@@ -183,6 +183,35 @@ TEST(ImageFolder, ReadsAFolderAndEveryKindOfTarAlike) {
   }
 }
 
+TEST(ImageFolder, CountsFilesOfOtherFormatsInItsClasses) {
+  TemporaryFolder folder;
+  for (const auto& [name, bytes] : SmallImageFolder(2, 1)) folder.Write("set/" + name, bytes);
+  folder.Write("set/notes.txt", {1});
+  folder.Write("set/train/ant/a.webp", {1});
+  folder.Write("set/train/bee/b.bmp", {1});
+  folder.Write("set/val/bee/.thumbs", {1});
+  EXPECT_THAT((*OpenData("imagefolder", folder.path(), Split::kTrain))->LeftOut(),
+              AllOf(HasSubstr("2 files that are neither .jpg, .jpeg nor .png are left out, as "),
+                    HasSubstr("set/train/ant/a.webp")));
+  EXPECT_EQ((*OpenData("imagefolder", folder.path(), Split::kValidation))->LeftOut(), "");
+}
+
+TEST(OpenDataset, AFolderOfAnotherLayoutIsHintedAt) {
+  for (const auto& [file, other] : {std::pair{"train/ant/1.jpg", "imagefolder"},
+                                    {"train/images/a.npy", "volume"},
+                                    {"images/train/a.jpg", "segmentation"}}) {
+    TemporaryFolder folder;
+    for (const char* beside : {"train/labels/a.npy", "masks/train/a.png"}) {
+      if (std::string(other) != "imagefolder") folder.Write(beside, {1});
+    }
+    folder.Write(file, {1});
+    for (const char* name : {"fashion-mnist", "idx"}) {
+      EXPECT_THAT(Error(OpenData(name, folder.path(), Split::kTrain).status()),
+                  AllOf(HasSubstr("train-images"), HasSubstr(std::string("laid out as --dataset=") + other)));
+    }
+  }
+}
+
 TEST(ImageFolder, ACopyBelowIsNotReadAsWell) {
   TemporaryFolder folder;
   for (const char* name : {"old/train/ant/1.jpg", "new/train/ant/1.jpg", "notes/test/ant/readme.txt"})

@@ -163,6 +163,55 @@ TEST_F(MaskFolderFiles, NeedTwoClasses) {
   EXPECT_THAT(Error(), AllOf(HasSubstr("classes.txt"), HasSubstr("at least 2 classes")));
 }
 
+// With names of classes too, of which a foreground of 255 is the commonest mistake.
+TEST_F(MaskFolderFiles, FromWhichNothingCanBeLearnedAreRefusedForTraining) {
+  folder_.Write("classes.txt", Text("none\nfg\n"));
+  folder_.Write("masks/train/town/a.png", PngBytes(MaskOf(2, 3, {0, 255, 0, 255, 0, 0})));
+  folder_.Write("masks/train/b.png", PngBytes(MaskOf(4, 6, Bytes(24, 0))));
+  EXPECT_THAT(Error(), AllOf(HasSubstr("no other than 0"), HasSubstr("write 1 instead")));
+  EXPECT_TRUE(OpenMasked("segmentation", folder_.path(), Split::kValidation).ok());
+  folder_.Write("masks/train/town/a.png", PngBytes(MaskOf(2, 3, Bytes(6, 255))));
+  folder_.Write("masks/train/b.png", PngBytes(MaskOf(4, 6, Bytes(24, 255))));
+  EXPECT_THAT(Error(), HasSubstr("nothing but 255"));
+}
+
+TEST_F(MaskFolderFiles, ClassesThatNeverOccurAreNamed) {
+  const auto sentence = [&] {
+    const auto data = OpenMasked("segmentation", folder_.path(), Split::kTrain);
+    return data.ok() ? ClassesThatNeverOccur((*data)->Survey(), **data) : Message(data.status());
+  };
+  EXPECT_EQ(sentence(), "");
+  folder_.Write("classes.txt", Text("road\nhouse\ntree\ncar\n"));
+  EXPECT_EQ(sentence(), "the class car occurs in no training mask, so that nothing of it is learned");
+  std::filesystem::remove(folder_.path() + "/classes.txt");
+  folder_.Write("masks/train/b.png", PngBytes(MaskOf(4, 6, Bytes(24, 128))));
+  EXPECT_THAT(sentence(), HasSubstr("125 of 129 classes occur in no training mask (class 3, class 4, class 5, …)"));
+  // Of many masks some are looked at, and of those it is only said that hardly any class is in them.
+  for (int i = 0; i < 70; ++i) {
+    folder_.Write(fmt::format("images/train/c{}.png", i), PngBytes(Pattern(1, 2, 3)));
+    folder_.Write(fmt::format("masks/train/c{}.png", i), PngBytes(MaskOf(1, 2, {0, 1})));
+  }
+  EXPECT_THAT(sentence(), HasSubstr("occur in none of the 64 training masks that were looked at, of 72"));
+  folder_.Write("masks/train/b.png", PngBytes(MaskOf(4, 6, Bytes(24, 2))));
+  EXPECT_EQ(sentence(), "");
+}
+
+TEST_F(MaskFolderFiles, ImagesOfOtherFormatsAreCounted) {
+  const auto left_out = [&] { return (*OpenMasked("segmentation", folder_.path(), Split::kTrain))->LeftOut(); };
+  EXPECT_EQ(left_out(), "");
+  folder_.Write("images/val/z.webp", {1});
+  folder_.Write("images/train/.hidden", {1});
+  EXPECT_EQ(left_out(), "");
+  folder_.Write("images/train/town/z.webp", {1});
+  EXPECT_THAT(left_out(), AllOf(HasSubstr("a file that is neither .jpg, .jpeg nor .png is left out"),
+                                HasSubstr("images/train/town/z.webp")));
+}
+
+TEST_F(MaskFolderFiles, OfATurnedImageTheOrientationIsNamed) {
+  folder_.Write("masks/train/b.png", PngBytes(MaskOf(6, 4, Bytes(24, 1))));
+  EXPECT_THAT(Error(), AllOf(HasSubstr("6 x 4 pixels"), HasSubstr("found 4 x 6; an orientation in the image's EXIF")));
+}
+
 TEST_F(MaskFolderFiles, AnUnreadableMaskIsABadSample) {
   folder_.Write("masks/train/b.png", {1, 2, 3});
   EXPECT_THAT(Error(), AllOf(HasSubstr("masks/train/b.png"), HasSubstr("expected a mask as a PNG file")));

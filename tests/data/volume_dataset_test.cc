@@ -100,6 +100,27 @@ TEST_F(VolumeFolder, TakesClassNamesFromTheirFile) {
   EXPECT_EQ((*Train())->class_names()[2], "\\xe4");
 }
 
+TEST_F(VolumeFolder, RefusesLabelsFromWhichNothingCanBeLearned) {
+  for (const bool named : {false, true}) {
+    for (const uint8_t label : {uint8_t{0}, kIgnoredClass}) {
+      for (const char* name : {"a", "b"}) {
+        std::filesystem::remove(folder_.path() + "/train/images/" + name + ".npy");
+        std::filesystem::remove(folder_.path() + "/train/labels/" + name + ".npy");
+      }
+      folder_.Write("train/images/c.npy", Npy<float>({1, 2}, "(2, 1, 1)"));
+      folder_.Write("train/labels/c.npy", Npy<uint8_t>({label, label}, "(2, 1, 1)"));
+      if (named) folder_.Write("classes.txt", {'a', '\n', 'b'});
+      EXPECT_THAT(Error(Train().status()), AllOf(HasSubstr("at least 2 classes"),
+                                                 HasSubstr(label == 0 ? "no other than 0" : "nothing but 255")));
+    }
+  }
+  folder_.Write("train/labels/c.npy", Npy<uint8_t>({0, 1}, "(2, 1, 1)"));
+  folder_.Write("train/images/c.dcm", {1});
+  const auto train = Train();
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_THAT((*train)->LeftOut(), AllOf(HasSubstr("a file that is neither .nii"), HasSubstr("images/c.dcm")));
+}
+
 TEST_F(VolumeFolder, RefusesWhatDoesNotBelongTogetherNamingTheFile) {
   folder_.Write("train/labels/a.npy", Npy<uint8_t>({1, 0}, "(1, 2, 1)"));
   EXPECT_THAT(Error((*Train())->Get(0).status()),
