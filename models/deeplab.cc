@@ -102,7 +102,10 @@ HostTensors DeepLabWeightsFromFile(HostTensors tensors) {
 
 const std::vector<ForeignFormat>& DeepLabFormats() {
   static const auto& formats = *new std::vector<ForeignFormat>{
-      {.name = "torchvision", .words = "torchvision", .head = "classifier", .to_file = ConvolutionWeightsToFile}};
+      {.name = "torchvision",
+       .words = "torchvision in the backbone, and its own beside that, as torchvision has DeepLabV3 and not V3+",
+       .head = "classifier",
+       .to_file = ConvolutionWeightsToFile}};
   return formats;
 }
 
@@ -127,6 +130,8 @@ const ModelFamily& DeepLabFamily() {
                              return std::accumulate(blocks.begin(), blocks.end(), 0);
                            },
                        .backbone = "resnet",
+                       .sibling_head = "classifier.0.convs.",
+                       .sibling = "DeepLabV3, as torchvision has it, which is not V3+",
                        .head = "classifier",
                        .from_file = DeepLabWeightsFromFile,
                        .resampled = {"image_size", "input_size"},  // no weight depends on them

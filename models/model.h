@@ -46,6 +46,9 @@ struct ModelFamily {
   // The family whose weights may be loaded alone below "backbone." of the graph, where from_file brings them; the rest
   // then starts afresh. "": none.
   std::string backbone;
+  // A network that shares the backbone and has another head: how its tensors there begin, and what it is in words. Of
+  // its weights only the backbone's are taken. "": none.
+  std::string sibling_head, sibling;
   std::string head = "head";  // the classifier's parameters are <head>.weight and <head>.bias
   // Weights of a file, in any of the formats, under the graph's names and in its layouts; tensors of other names or
   // shapes pass through. Null: they are so already.

@@ -48,6 +48,18 @@ bool OfBackboneAlone(const ModelFamily& family, const HostTensors& tensors) {
                      [](const auto& entry) { return entry.first.starts_with(kBackbone); });
 }
 
+// Of the sibling that shares the family's backbone.
+bool OfSibling(const ModelFamily& family, const HostTensors& tensors) {
+  return !family.sibling_head.empty() && std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) {
+    return entry.first.starts_with(family.sibling_head);
+  });
+}
+
+// Leaves the backbone's.
+void DropHeadOfSibling(HostTensors* tensors) {
+  std::erase_if(*tensors, [](const auto& entry) { return !entry.first.starts_with(kBackbone); });
+}
+
 // "--stem=imagenet", where the weights fit with what they imply themselves and the model is another; "" elsewhere.
 std::string RemedyIn(const SettingValues& implied, const ResolvedModel& model, const HostTensors& found) {
   ResolvedModel other = model;
@@ -92,6 +104,8 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
   });
   if (family.from_file != nullptr) tensors = family.from_file(std::move(tensors));
   std::map<std::string, TensorType> expected = WeightTypes(model);
+  const bool sibling = OfSibling(family, tensors);
+  if (sibling && reset_head) DropHeadOfSibling(&tensors);
   if (reset_head) {
     std::erase_if(expected, [&](const auto& entry) { return IsHead(family, entry.first); });
     std::erase_if(tensors, [&](const auto& entry) { return IsHead(family, entry.first); });
@@ -109,6 +123,9 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
                            *channels);
     if (const std::string flags = RemedyIn(implied, model, tensors); !flags.empty() && !only_head)
       advice = fmt::format("these are weights of a model with {}", flags);
+    if (sibling && !reset_head)
+      advice = fmt::format("these are weights of {}: train --pretrained=… --reset_head starts from their backbone",
+                           family.sibling);
     if (backbone && !reset_head)
       advice = "these are weights of its backbone alone: train --pretrained=… --reset_head starts from them";
     if (const auto unread = std::find_if(tensors.begin(), tensors.end(), OfTransformers5); unread != tensors.end())
@@ -125,6 +142,7 @@ std::vector<std::string> PartsBesideBackbone(const ResolvedModel& model, const s
   HostTensors tensors;
   for (const std::string& name : names) tensors[name];
   if (family.from_file != nullptr) tensors = family.from_file(std::move(tensors));
+  if (OfSibling(family, tensors)) DropHeadOfSibling(&tensors);
   std::vector<std::string> parts;
   if (!OfBackboneAlone(family, tensors)) return parts;
   for (const auto& [name, type] : WeightTypes(model)) {

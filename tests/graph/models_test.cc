@@ -709,6 +709,27 @@ TEST(DeepLab, WeightsOfAResidualNetworkAloneAreItsBackbones) {
   EXPECT_THAT(Message(ImportWeights(model, file, true).status()), HasSubstr("aspp.project.0.weight"));
 }
 
+// The names of torchvision's deeplabv3_resnet50, whose head has no counterpart.
+TEST(DeepLab, OfTorchvisionsDeepLabV3OnlyTheBackboneIsTaken) {
+  const ResolvedModel model = Resolved({.name = "deeplabv3plus_resnet50", .own = {{"width", 2}, {"decoder_width", 4}}});
+  HostTensors file = *ExportWeights(model, Numbered(model), "torchvision");
+  std::erase_if(file, [](const auto& entry) { return !entry.first.starts_with("backbone."); });
+  const size_t of_backbone = file.size();
+  for (const char* name : {"classifier.0.convs.0.0.weight", "classifier.4.weight", "classifier.4.bias",
+                           "aux_classifier.0.weight", "aux_classifier.4.bias"})
+    file[name] = {.shape = {1}, .values = {0}};
+  EXPECT_THAT(Message(ImportWeights(model, file, false).status()),
+              HasSubstr("these are weights of DeepLabV3, as torchvision has it, which is not V3+: train "
+                        "--pretrained=… --reset_head starts from their backbone"));
+  const auto read = ImportWeights(model, file, true);
+  ASSERT_TRUE(read.ok()) << Message(read.status());
+  EXPECT_EQ(read->size(), of_backbone);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : file) names.push_back(name);
+  EXPECT_THAT(PartsBesideBackbone(model, names), ElementsAre("aspp", "classifier", "decoder", "low_level"));
+  EXPECT_THAT((*FormatOf(*model.info->family, "torchvision"))->words, HasSubstr("not V3+"));
+}
+
 TEST(Timm, AConfigurationIsReadAsItWasWritten) {
   EvaluationTransform transform = kCropped;
   transform.crop_offset = CropOffset::kHalfEven;
