@@ -17,6 +17,8 @@ namespace switchyard {
 
 using MetricsRecord = nlohmann::ordered_json;
 
+inline constexpr char kOfAverages[] = "ema_";  // before the name of a metric: that of the averaged weights
+
 class MetricsWriter {
  public:
   // Appends to a file of the folder, which is created where it is missing.

@@ -66,7 +66,8 @@ Series RunningMedian(const Series& raw) {
 bool WorthSmoothing(const Series& raw) { return raw.y.size() >= kReachesOfARun; }
 
 Chart LossChart(const std::string& title, const std::string& x_label, Series train_loss, Series validation_loss,
-                Series accuracy) {
+                Series accuracy, AveragedCurves averaged) {
+  constexpr int kColor = 3;  // of averages
   Chart chart{title, x_label, {}};
   Panel loss{"loss", {}};
   train_loss.color = 0;
@@ -84,11 +85,21 @@ Chart LossChart(const std::string& title, const std::string& x_label, Series tra
     validation_loss.color = 1;
     loss.series.push_back(validation_loss);
   }
+  const auto of_averages = [](const Series& series, const std::string& what) {
+    Series named = series;
+    named.name = what + " of the averaged weights";
+    named.color = kColor;
+    return named;
+  };
+  if (!averaged.validation_loss.y.empty())
+    loss.series.push_back(of_averages(averaged.validation_loss, "validation loss"));
   chart.panels.push_back(loss);
   if (!accuracy.y.empty()) {
     if (accuracy.name.empty()) accuracy.name = "validation accuracy";
     accuracy.color = 2;
     chart.panels.push_back({accuracy.name, {accuracy}});
+    if (!averaged.accuracy.y.empty())
+      chart.panels.back().series.push_back(of_averages(averaged.accuracy, accuracy.name));
   }
   return chart;
 }

@@ -48,9 +48,13 @@ Series RunningMedian(const Series& raw);
 bool WorthSmoothing(const Series& raw);  // a short series is shown as it is
 
 // The picture at the end of a run: training loss, raw and its running median, with the validation loss; below it the
-// accuracy, where there is one. Points are (x, y) of each series; colours and faintness are set here.
+// accuracy, where there is one; in both panels that of averaged weights too, where a run has them. Points are (x, y) of
+// each series; colours and faintness are set here.
+struct AveragedCurves {
+  Series validation_loss, accuracy;
+};
 Chart LossChart(const std::string& title, const std::string& x_label, Series train_loss, Series validation_loss,
-                Series accuracy);
+                Series accuracy, AveragedCurves averaged = {});
 
 // 960 wide, 420 high for the first panel and 260 for each further one, and more where a legend needs several rows.
 std::string RenderSvg(const Chart& chart);

@@ -57,11 +57,13 @@ std::vector<std::string> Fields(const ProgressState& state, std::optional<double
   const auto add = [&](std::optional<double> value, auto text) {
     if (value) fields.push_back(text(*value));
   };
-  add(state.loss, [](double v) { return fmt::format("loss {:.4g}", v); });
-  add(state.images_per_s, [](double v) { return ThroughputText(v) + " images/s"; });
+  const auto number = [](double v, auto text) { return std::isnan(v) ? std::string("nan") : text(v); };  // no -nan
+  add(state.loss, [&](double v) { return "loss " + number(v, [](double n) { return fmt::format("{:.4g}", n); }); });
+  add(state.images_per_s, [&](double v) { return fmt::format("{} {}/s", ThroughputText(v), state.samples); });
   add(remaining_s, [](double v) { return fmt::format("ETA {}", DurationText(v)); });
   add(state.lr, [](double v) { return fmt::format("lr {:.2g}", v); });
-  add(state.grad_norm, [](double v) { return fmt::format("grad {:.3g}", v); });
+  add(state.grad_norm,
+      [&](double v) { return "grad " + number(v, [](double n) { return fmt::format("{:.3g}", n); }); });
   add(state.loss_scale, [](double v) { return fmt::format("scale {:g}", v); });
   add(state.data_wait_ms, [](double v) { return fmt::format("data wait {:.1f} ms", v); });
   add(state.comm_wait_ms, [](double v) { return fmt::format("comm wait {:.1f} ms", v); });

@@ -20,6 +20,7 @@ struct ProgressState {
   int64_t step = 0;    // done, within the epoch or the run, as the caller counts
   int64_t steps = 0;   // in all
   std::optional<double> images_per_s;
+  std::string samples = "images";  // what people call them
   std::optional<double> loss;
   std::optional<double> lr;
   std::optional<double> grad_norm;

@@ -186,9 +186,12 @@ std::vector<std::vector<std::string>> Rows(const std::vector<const LoggedRun*>& 
       {"run", "updates", "epochs", "loss (last tenth)", "least val loss", "best metric", "images/s", "memory"}};
   for (const LoggedRun* run : runs) {
     const RunSummary s = Summarise(*run);
-    rows.push_back({Printable(run->name), fmt::format("{}", s.updates),
+    const std::string begun = fmt::format("{}", s.updates);
+    rows.push_back({Printable(run->name),
+                    s.left_out > 0 ? fmt::format("{} of {}", s.updates - s.left_out, begun) : begun,
                     fmt::format("{:g}{}", std::round(s.epochs * 100) / 100, s.part_of_one ? "+" : ""),
-                    s.loss ? LossText(*s.loss) : "-", s.validation_loss ? LossText(*s.validation_loss) : "-",
+                    s.loss ? LossText(*s.loss) : "-",
+                    s.validation_loss ? (s.by_averages ? "ema " : "") + LossText(*s.validation_loss) : "-",
                     s.best ? fmt::format("{} {}", Printable(s.metric), LossText(*s.best)) : "-",
                     s.images_per_s ? ThroughputText(*s.images_per_s) : "-",
                     s.memory_bytes ? fmt::format("{:.1f} MB", *s.memory_bytes * 1e-6) : "-"});
@@ -247,15 +250,19 @@ RunSummary Summarise(const LoggedRun& run) {
   RunSummary summary;
   for (const MetricsRecord& record : run.records)
     summary.updates = std::max(summary.updates, static_cast<int64_t>(Number(record, "step").value_or(0)));
+  for (const double skipped : FiniteValues(run, "skipped_updates"))
+    summary.left_out = std::max(summary.left_out, static_cast<int64_t>(skipped));
   CountEpochs(run, &summary);
   if (std::vector<double> losses = LoggedValues(run.records, "loss").y; !losses.empty()) {
     losses.erase(losses.begin(), losses.end() - static_cast<long>((losses.size() + 9) / 10));
     std::erase_if(losses, [](double loss) { return !std::isfinite(loss); });
     summary.loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
   }
-  if (const auto losses = FiniteValues(run, "val_loss"); !losses.empty())
+  summary.by_averages = run.config.value("best_by", nlohmann::json()) == "ema";
+  const std::string weights = summary.by_averages ? kOfAverages : "";
+  if (const auto losses = FiniteValues(run, weights + "val_loss"); !losses.empty())
     summary.validation_loss = *std::min_element(losses.begin(), losses.end());
-  summary.metric = MetricOf(run);
+  if (const std::string metric = MetricOf(run); !metric.empty()) summary.metric = weights + metric;
   if (const auto values = FiniteValues(run, summary.metric); !values.empty())
     summary.best = *std::max_element(values.begin(), values.end());
   summary.images_per_s = ImagesPerSecond(run);
@@ -276,7 +283,9 @@ Chart ComparisonChart(const std::string& title, const std::vector<const LoggedRu
   };
   const Part parts[] = {{"training loss", "loss"},
                         {"validation loss", "val_loss"},
+                        {"validation loss of averages", kOfAverages + std::string("val_loss")},
                         {metric, metric},
+                        {metric.empty() ? "" : metric + " of averages", metric.empty() ? "" : kOfAverages + metric},
                         {"images/s", "images_per_s"},
                         {"memory, MB", "memory_bytes", 1e-6}};
   for (const Part& part : parts) {

@@ -41,13 +41,15 @@ Series LoggedValues(const std::vector<MetricsRecord>& records, const std::string
 
 // What a run comes to. Absent: its log does not say. Numbers that are not finite are passed over.
 struct RunSummary {
-  int64_t updates = 0;
+  int64_t updates = 0;       // begun
+  int64_t left_out = 0;      // of them, as their gradients were not finite
   double epochs = 0;         // as many as were trained: 2.05
   bool part_of_one = false;  // and a part of a further one, whose length the log does not say
+  bool by_averages = false;  // the averaged weights decide about the best: what validation says is of them
   // Mean of the last tenth of the logged training losses, NaN where none of them is finite, and the least validation
   // loss.
   std::optional<double> loss, validation_loss;
-  std::string metric;                  // "top1": the first that evaluation logs beside its loss
+  std::string metric;                  // "top1" or "ema_top1": the first that evaluation logs beside its loss
   std::optional<double> best;          // its greatest
   std::optional<double> images_per_s;  // over the time of the updates, without what evaluations and checkpoints took
   std::optional<double> memory_bytes;  // most
@@ -55,8 +57,8 @@ struct RunSummary {
 RunSummary Summarise(const LoggedRun& run);
 
 // Running median of the training loss, with the loss itself behind it where the runs are few, validation loss, the
-// first metric, throughput and memory over the updates, a colour for each run. Panels of which no run says anything are
-// left out.
+// first metric, those of averaged weights, throughput and memory over the updates, a colour for each run. Panels of
+// which no run says anything are left out.
 Chart ComparisonChart(const std::string& title, const std::vector<const LoggedRun*>& runs);
 
 // A table with a line for each run, for a terminal.

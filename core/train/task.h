@@ -81,6 +81,7 @@ class Task {
   // tensors() of its task.
   virtual StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset& dataset, bool train) const = 0;
   virtual std::vector<SampleTensor> tensors() const = 0;
+  virtual std::string samples() const { return "images"; }  // what people call them
 
   // The graphs: of the training's loss, and of evaluation with its outputs, each (B, …), a row per sample.
   virtual Workload workload() const = 0;

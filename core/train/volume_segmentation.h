@@ -34,6 +34,7 @@ class VolumeSegmentation : public Task {
 
   StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset& dataset, bool train) const override;
   std::vector<SampleTensor> tensors() const override { return VolumeTensors(options_.transform.patch); }
+  std::string samples() const override { return "volumes"; }
   Workload workload() const override;
 
   // "loss", as training has it, over all volumes together; "dice" and "iou", the means over the classes but the

@@ -15,8 +15,9 @@ StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_f
   SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadMetrics(log));
   Series metric = LoggedValues(records, best.log);
   metric.name = best.words;
-  const Chart chart =
-      LossChart(title, "update", LoggedValues(records, "loss"), LoggedValues(records, "val_loss"), metric);
+  const Chart chart = LossChart(
+      title, "update", LoggedValues(records, "loss"), LoggedValues(records, "val_loss"), metric,
+      {LoggedValues(records, kOfAverages + std::string("val_loss")), LoggedValues(records, kOfAverages + best.log)});
   SY_RETURN_IF_ERROR(SaveChart(chart, run_folder + "/loss.svg"));
   SY_RETURN_IF_ERROR(SaveChart(chart, run_folder + "/loss.png"));
   return run_folder + "/loss.png";
@@ -63,6 +64,7 @@ Status Watching::Trained(const MetricsRecord& record, ProgressState state) {
   state.grad_norm = record["grad_norm"].get<double>();
   state.data_wait_ms = record["data_wait_ms"].get<double>();
   state.memory_bytes = record["memory_bytes"].get<double>();
+  state.samples = samples_;
   progress_.Update(state);
   return OkStatus();
 }
@@ -78,7 +80,7 @@ Status Watching::Evaluated(int64_t step, int64_t epoch, const EvaluationResult& 
   for (const Metric& metric : metrics_of_task_) {
     const auto found = e.ema.find(metric.name);
     if (found == e.ema.end()) continue;
-    record["ema_" + metric.log] = found->second;
+    record[kOfAverages + metric.log] = found->second;
     const size_t last = metric.tag.rfind('/') + 1;
     SY_RETURN_IF_ERROR(Scalar(metric.tag.substr(0, last) + "ema_" + metric.tag.substr(last), step, found->second));
   }
@@ -86,7 +88,7 @@ Status Watching::Evaluated(int64_t step, int64_t epoch, const EvaluationResult& 
   SY_RETURN_IF_ERROR(files_->metrics.Write(record));
   EvaluationResult averaged;
   averaged.metrics = e.ema;
-  Line(fmt::format("epoch {}: validation {} of {} images{}{}", epoch, Text(metrics_of_task_, e), e.count,
+  Line(fmt::format("epoch {}: validation {} of {} {}{}{}", epoch, Text(metrics_of_task_, e), e.count, samples_,
                    e.ema.empty() ? "" : "; of averaged weights " + Text(metrics_of_task_, averaged),
                    best ? ", the best so far" : ""));
   return OkStatus();

@@ -44,12 +44,13 @@ class Watching {
     std::optional<EventFile> events;
   };
   Watching(const Task& task, const ProgressOptions& progress)
-      : metrics_of_task_(task.metrics()), best_(task.best()), progress_(progress) {}
+      : metrics_of_task_(task.metrics()), best_(task.best()), samples_(task.samples()), progress_(progress) {}
   Status Scalar(const std::string& tag, int64_t step, double value) {
     return files_->events ? files_->events->Scalar(tag, step, value) : OkStatus();
   }
   const std::vector<Metric> metrics_of_task_;
   const Metric best_;
+  const std::string samples_;  // what people call them
   std::shared_ptr<Files> files_;
   bool showed_samples_ = false;
   Progress progress_;

@@ -89,6 +89,16 @@ TEST_F(PictureTest, DrawsTheLossCurve) {
   EXPECT_LT(svg.size(), 150'000u) << "a long series is thinned";
 }
 
+TEST_F(PictureTest, DrawsAveragedWeightsBesideTheOthers) {
+  const Chart chart = LossChart("run", "update", Line("", {3, 2}), Line("", {2.5, 2}), Line("accuracy", {0.25, 0.5}),
+                                {Line("", {2.25, 1.5}), Line("", {0.5, 0.75})});
+  const std::string svg = RenderSvg(chart);
+  ExpectWellFormed(svg);
+  EXPECT_THAT(svg, HasSubstr(">validation loss of the averaged weights<"));
+  EXPECT_THAT(svg, HasSubstr(">accuracy of the averaged weights<"));
+  EXPECT_THAT(chart.panels.at(1).series.at(1).y, ::testing::ElementsAre(0.5, 0.75));
+}
+
 TEST_F(PictureTest, PaintsTheColoursOfItsLines) {
   const Raster image = RenderImage(Example(), 1.0);
   EXPECT_EQ(image.width, 960);

@@ -46,6 +46,17 @@ class ProgressTest : public Scratch {
   int descriptor_;
 };
 
+TEST_F(ProgressTest, SaysNanWithoutASignAndWhatSamplesAre) {
+  Progress progress(Options(0));
+  ProgressState state = At(126);
+  state.loss = state.grad_norm = -std::numeric_limits<double>::quiet_NaN();
+  state.samples = "volumes";
+  progress.Update(state);
+  progress.Finish();
+  EXPECT_THAT(Output(), HasSubstr("loss nan  412 volumes/s"));
+  EXPECT_THAT(Output(), HasSubstr("grad nan"));
+}
+
 TEST_F(ProgressTest, DrawsOneLineOnATerminal) {
   Progress progress(Options(120));
   progress.Update(At(0));

@@ -105,6 +105,39 @@ TEST_F(ComparedRuns, AreDrawnTogetherWithAColourEach) {
                           Not(HasSubstr("http://127")), Not(HasSubstr("<script"))));
 }
 
+TEST_F(ComparedRuns, ShowTheAveragedWeightsAndTakeTheBestByThem) {
+  const std::string log =
+      "{\"step\":1,\"epoch\":1,\"loss\":3}\n"
+      "{\"step\":1,\"epoch\":1,\"val_loss\":2.5,\"top1\":0.25,\"ema_val_loss\":2.25,\"ema_top1\":0.5,\"val_count\":8}\n"
+      "{\"step\":2,\"epoch\":2,\"val_loss\":2,\"top1\":0.375,\"ema_val_loss\":1.5,\"ema_top1\":0.75,\"val_count\":8}\n";
+  Write("run", log);
+  const auto runs = FindRuns(In("run"));
+  ASSERT_TRUE(runs.ok() && runs->runs.size() == 1) << Message(runs.status());
+  LoggedRun run = runs->runs[0];
+  EXPECT_EQ(Summarise(run).metric, "top1");
+  EXPECT_EQ(Summarise(run).validation_loss, 2);
+  run.config["best_by"] = "ema";
+  const RunSummary summary = Summarise(run);
+  EXPECT_EQ(summary.metric, "ema_top1");
+  EXPECT_EQ(summary.best, 0.75);
+  EXPECT_EQ(summary.validation_loss, 1.5);
+  EXPECT_THAT(ComparisonTable({&run}), AllOf(HasSubstr("ema 1.5000"), HasSubstr("ema_top1 0.7500")));
+  const Chart chart = ComparisonChart("t", {&run});
+  ASSERT_THAT(chart.panels, SizeIs(5));
+  EXPECT_EQ(chart.panels[2].y_label, "validation loss of averages");
+  EXPECT_THAT(chart.panels[2].series.at(0).y, ElementsAre(2.25, 1.5));
+  EXPECT_EQ(chart.panels[4].y_label, "top1 of averages");
+  EXPECT_THAT(chart.panels[4].series.at(0).y, ElementsAre(0.5, 0.75));
+}
+
+TEST_F(ComparedRuns, CountUpdatesThatWereMade) {
+  Write("run", "{\"step\":1,\"loss\":3,\"skipped_updates\":1}\n{\"step\":6,\"loss\":3,\"skipped_updates\":6}\n");
+  const auto runs = FindRuns(In("run"));
+  ASSERT_TRUE(runs.ok() && runs->runs.size() == 1) << Message(runs.status());
+  EXPECT_EQ(Summarise(runs->runs[0]).left_out, 6);
+  EXPECT_THAT(ComparisonTable({&runs->runs[0]}), HasSubstr("0 of 6"));
+}
+
 TEST_F(ComparedRuns, CountImagesOverTheTimeThatTheyTook) {
   const auto rate = [&](const std::string& log) {
     Write("run", log);
