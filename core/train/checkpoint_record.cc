@@ -83,9 +83,12 @@ Status CheckpointRecord::CheckSameRun(const LoadedCheckpoint& checkpoint) {
   const std::string& folder = checkpoint.folder;
   const nlohmann::json& record = checkpoint.record;
   const auto field = [&record](const char* key) { return record.value(key, nlohmann::json()); };
-  if (!SameArchitecture(field("arch"), model_.architecture)) {
-    return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", folder,
-                           Excerpt(field("arch")), model_.architecture.dump());
+  if (!field("arch").is_object())
+    return DataLoss("{}/state.json: arch: expected an object, found {}", folder, Excerpt(field("arch")));
+  if (const std::string differences = ArchitectureDifferences(field("arch"), model_.architecture);
+      !differences.empty()) {
+    return InvalidArgument("{} is a checkpoint of another model: {}; leave out what the run says itself", folder,
+                           differences);
   }
   if (field("optimizer") != config_.optimizer) {
     return InvalidArgument(

@@ -176,4 +176,12 @@ std::optional<int64_t> FirstFall(const TrainConfig& c, int64_t updates, int64_t 
   return UpdatesOf((*falls)[0], updates, updates_per_epoch);
 }
 
+std::vector<int64_t> FallsOfMilestones(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch) {
+  std::vector<int64_t> falls;
+  const auto milestones = Milestones(c);
+  if (c.schedule != "multistep" || !milestones.ok()) return falls;
+  for (const When& when : *milestones) falls.push_back(UpdatesOf(when, updates, updates_per_epoch));
+  return falls;
+}
+
 }  // namespace switchyard

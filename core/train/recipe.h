@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "core/optim/schedule.h"
 #include "core/train/config.h"
@@ -20,5 +21,7 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& config, int64_t u
 bool HasWarmup(const TrainConfig& config);
 // The update after which the rate of multistep and step first falls; nullopt: there is none. Of a checked recipe.
 std::optional<int64_t> FirstFall(const TrainConfig& config, int64_t updates, int64_t updates_per_epoch);
+// Of multistep, each of them; else none.
+std::vector<int64_t> FallsOfMilestones(const TrainConfig& config, int64_t updates, int64_t updates_per_epoch);
 
 }  // namespace switchyard

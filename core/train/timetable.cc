@@ -41,9 +41,9 @@ StatusOr<Timetable> Timetable::Of(const TrainConfig& config, int64_t samples, in
   table.updates_per_epoch = samples / per_update;
   if (table.updates_per_epoch == 0) {
     return InvalidArgument(
-        "{} training samples are fewer than one update takes ({} = batch_size {} x {} ranks x accumulation {}); lower "
+        "{} training samples are fewer than one update takes ({} = batch_size {} x {} rank{} x accumulation {}); lower "
         "--batch_size",
-        samples, per_update, config.batch_size, world, config.accumulation);
+        samples, per_update, config.batch_size, world, world == 1 ? "" : "s", config.accumulation);
   }
   table.course = from.course;
   if (from.course.samples_per_update == 0) {

@@ -1,5 +1,6 @@
 #include "core/train/without_effect.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <span>
@@ -197,7 +198,18 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
   Follow(rules, chosen, &sentences);
   const std::string never = CompressionThatNeverBegins(c, facts.updates);
   if (!never.empty() && chosen("powersgd_compression")) sentences.push_back(never);
+  if (c.lr == 0 && c.schedule != "cosine_annealing" && chosen("lr"))
+    sentences.push_back("with --lr=0 nothing is learned: no update changes a weight");
   if (facts.updates_per_epoch == 0) return sentences;
+  if (c.save_every && *c.save_every > facts.updates && chosen("save_every")) {
+    sentences.push_back(fmt::format(
+        "--save_every has no effect: the run has {} updates, and its end is saved in any case", facts.updates));
+  }
+  const int64_t epochs = (facts.updates + facts.updates_per_epoch - 1) / facts.updates_per_epoch;
+  if (c.eval_every > epochs && chosen("eval_every")) {
+    sentences.push_back(fmt::format(
+        "--eval_every has no effect: the run ends in epoch {}, and its end is evaluated in any case", epochs));
+  }
   // The first change comes too late.
   const auto too_late = [&](const char* setting, int64_t first) {
     if (first < facts.updates || !chosen(setting)) return;
@@ -207,6 +219,13 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
   };
   if (const auto first = FirstFall(c, facts.updates, facts.updates_per_epoch))
     too_late(c.schedule == "step" ? "step_size" : "milestones", *first);
+  const std::vector<int64_t> milestones = FallsOfMilestones(c, facts.updates, facts.updates_per_epoch);
+  const auto behind =
+      std::count_if(milestones.begin(), milestones.end(), [&](int64_t at) { return at >= facts.updates; });
+  if (behind > 0 && behind < static_cast<int64_t>(milestones.size()) && chosen("milestones")) {
+    sentences.push_back(fmt::format("--milestones: {} of {} have no effect: they lie behind the run's {} updates",
+                                    behind, milestones.size(), facts.updates));
+  }
   if (c.per_epoch && varies && facts.updates <= facts.updates_per_epoch && chosen("per_epoch")) {
     sentences.push_back(
         fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}",

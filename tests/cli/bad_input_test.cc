@@ -374,12 +374,23 @@ TEST_P(BadInputOnEveryRank, AClassWithoutImages) {
   Expect(SmallTraining("--dataset=imagefolder --data=photos"), {"photos", "dog"});
 }
 
+TEST_P(BadInputOnEveryRank, AClassifierWithOneClass) {
+  for (const auto& [name, bytes] : SmallImageFolder(2, 1)) {
+    if (name.find("/ant/") != std::string::npos) folder_.Write("photos/" + name, bytes);
+  }
+  Expect(SmallTraining("--dataset=imagefolder --data=photos"),
+         {"expected at least 2 classes to tell apart, found one, ant", "may point a level too deep"});
+}
+
 TEST_P(BadInputOnEveryRank, ACheckpointThatCannotBeUsedIsNamed) {
   ExpectSuccess(Run(SmallTraining()));
   const std::string run = "run/mlp/shapes/a/run";
   Expect("train --resume=nowhere", {"no checkpoint at nowhere"});
   Expect("eval --checkpoint=nowhere", {"no checkpoint at nowhere"});
-  Expect(fmt::format("train --resume={} --width=32", run), {"another model"});
+  Expect(fmt::format("train --resume={} --width=32", run),
+         {"another model: --width=32 where the run has 16; leave out what the run says itself"});
+  Expect(fmt::format("train --resume={} --model=vit_micro", run),
+         {"is a checkpoint of mlp, and --model=vit_micro was given; leave --model out"});
 
   const std::string weights =
       std::filesystem::canonical(SmallRun() + "/checkpoints/latest").string() + "/model.safetensors";

@@ -124,6 +124,14 @@ TEST_F(Commands, ExplainAndBenchSayWhichSettingsChangeNothing) {
       HasSubstr("--zero has no effect with one rank"));
 }
 
+TEST_F(Commands, BenchRefusesCountsThatAreNone) {
+  const std::string bench = "bench --model=mlp --steps=1 --device=cpu --threads=1 --batch_size=2 ";
+  ExpectRefused(Run(bench + "--warmup_steps=-5"), {"--warmup_steps: expected at least 0", "found -5"});
+  for (const char* ranks : {"0", "-3"})
+    ExpectRefused(Run(bench + "--compare=ddp --nproc_per_node=" + ranks),
+                  {"--nproc_per_node: expected at least 1 rank to compare on, found " + std::string(ranks)});
+}
+
 // What is kept of the residual stream for the backward pass: what each norm reads, two bytes an element less.
 TEST_F(Commands, ExplainTellsWhatHalfResidualsSave) {
   constexpr int64_t kDepth = 3, kTokens = 17, kWidth = 64, kBatch = 8, kMaps = 2 * kDepth + 1;
@@ -397,6 +405,7 @@ TEST_F(Commands, TrainsEvaluatesAndPredicts) {
   ExpectSuccess(Run(SmallTraining("--steps=40")), {"switchyard: mlp on shapes", "4 images per update", "accuracy",
                                                    "images/s", "run/mlp/shapes/a/run/loss.png"});
   EXPECT_TRUE(std::filesystem::exists(SmallRun() + "/loss.png"));
+  EXPECT_THAT(Run(SmallTraining("--suffix=b")).output, testing::ContainsRegex("model +[0-9]+ parameters, image 28"));
   const CommandResult evaluation = Run("eval --checkpoint=run/mlp/shapes/a/run --json");
   ExpectSuccess(evaluation);
   EXPECT_EQ(nlohmann::json::parse(evaluation.output, nullptr, false)["count"], 20);

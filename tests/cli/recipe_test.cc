@@ -183,6 +183,9 @@ TEST_F(RecipeSettings, AveragedWeightsAreLoggedSavedAndEvaluated) {
   EXPECT_NEAR(Json("eval --json --checkpoint=run/mlp/shapes/a/run")["loss"].get<double>(),
               last["val_loss"].get<double>(), 1e-5);
   EXPECT_NE(last["ema_val_loss"], last["val_loss"]);
+  ExpectSuccess(Run("plot run"), {"ema_top1 "});
+  std::ifstream curve(In("run/mlp/shapes/a/run/loss.svg"));
+  EXPECT_THAT((std::string{std::istreambuf_iterator<char>(curve), {}}), HasSubstr("of the averaged weights"));
   EXPECT_THAT(Run("eval --checkpoint=run/mlp/shapes/a/run").output, HasSubstr("by their averages (--best_by=ema)"));
   EXPECT_THAT(Run("eval --ema --checkpoint=run/mlp/shapes/a/run").output, Not(HasSubstr("--best_by")));
   // Another kind of weights decides: what was best among the first is no bar for the second.
@@ -267,6 +270,15 @@ TEST_F(RecipeSettings, AStaticLossScaleIsNamedBesideTheTensorThatIsNotFinite) {
   ExpectRefused(result, {"The loss is scaled by 128: try --loss_scale=dynamic."});
   EXPECT_THAT(result.output, ContainsRegex("(that is not finite.* is that of|largest is that of|the parameter) "
                                            "(head|fc[12]).(weight|bias)"));
+}
+
+TEST_F(RecipeSettings, ARunThatTrainedNothingSaysSo) {
+  const std::string none = "nothing was trained, and the weights are those that the run began with";
+  ExpectSuccess(Run(SmallTraining("--amp=O1 --init_scale=4e9")),
+                {"6 of 6 updates were left out", none, "trained 0 updates"});
+  EXPECT_THAT(Run("plot run").output, HasSubstr("0 of 6"));
+  ExpectSuccess(Run(SmallTraining("--suffix=b --lr=0")), {"with --lr=0 nothing is learned"});
+  EXPECT_THAT(Run(SmallTraining("--suffix=c --amp=O1")).output, Not(HasSubstr("left out")));
 }
 
 // A user who wants small images enlarged is not kept from it, and one who does not learns what to write.

@@ -61,6 +61,16 @@ class SegmentationRuns : public RunFilesTest {
   }
 };
 
+TEST_F(SegmentationRuns, ARunWarnsOfWhatItsDataLack) {
+  const std::string classes = "sky\nroad\ncar\nbus\n";
+  folder_.Write("town/classes.txt", Bytes(classes.begin(), classes.end()));
+  folder_.Write("town/images/val/x.webp", {1});
+  const std::string left_out = "a file that is neither .jpg, .jpeg nor .png is left out, ";
+  ExpectSuccess(Run(Training("--suffix=a --steps=1")),
+                {"warning: the class bus occurs in no training mask", left_out, "town/images/val/x.webp"});
+  ExpectSuccess(Run("eval --threads=1 --data=town --checkpoint=" + RunOf("a")), {left_out});
+}
+
 TEST_F(SegmentationRuns, TrainsOnTwoRanksAndPredictsMasks) {
   ExpectSuccess(Run(Training("--suffix=a --steps=40 --augmentation=none"), Start::kMpirun), {"mean IoU"});
   const std::map<int64_t, double> loss = Logged(RunOf("a"), "loss");

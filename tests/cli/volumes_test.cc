@@ -77,7 +77,7 @@ class VolumeRuns : public RunFilesTest {
 
 TEST_F(VolumeRuns, LearnOnTwoRanksGoOnBitForBitAndAreEvaluatedAlikeOnAny) {
   WriteData(2);
-  ExpectSuccess(Run(Training("--epochs=12"), Start::kMpirun));
+  ExpectSuccess(Run(Training("--epochs=12"), Start::kMpirun), {"2 volumes per update", "of 5 volumes", " volumes/s"});
   const std::vector<double> losses = Losses(run_);
   ASSERT_EQ(losses.size(), 36u);
   EXPECT_LT(losses.back(), 0.6 * losses.front());

@@ -376,9 +376,30 @@ TEST_F(Weights, ExportedWeightsAreEvaluatedAsTheRunIs) {
   std::filesystem::remove(In("timm/config.json"));
   ExpectRefused(Run("eval --checkpoint=timm --dataset=imagefolder --data=photos"), {"give --model"});
   ExpectRefused(Run("eval --checkpoint=hub"), {"say with --dataset"});
-  expect_same(
+  const std::string bare =
       "timm/model.safetensors --model=vit_micro --image_size=28 --channels=3 --width=16 --depth=2 --heads=2 "
-      "--layer_norm_eps=1e-4 --mean=0.4 --crop_ratio=0.8");
+      "--layer_norm_eps=1e-4 --mean=0.4 ";
+  expect_same(bare + "--crop_ratio=0.8");
+  // A dataset that is named says how predict crops too, as of evaluation.
+  const std::string predict = "predict photos/val --top=3 --checkpoint=" + bare;
+  const nlohmann::json whole = RunJson(predict + "--dataset=shapes");
+  EXPECT_EQ(whole, RunJson(predict + "--crop_ratio=1"));
+  EXPECT_NE(whole, RunJson(predict));
+  ExpectRefused(Run(predict + "--dataset=imagefolder --data=nowhere"),
+                {"--dataset=imagefolder says how images are cropped, and cannot be read", "--crop_ratio"});
+}
+
+TEST_F(Weights, WhatIsInForceForForeignWeightsIsShown) {
+  Train("--mean=0.4 --crop_ratio=0.8");
+  ExpectSuccess(Run("export hub --checkpoint=" + run_));
+  for (const std::string command : {"eval --dataset=imagefolder --data=photos", "predict photos/val"}) {
+    const CommandResult shown = Run(command + " --checkpoint=hub --show_settings");
+    ExpectSuccess(shown);
+    EXPECT_THAT(shown.output, AllOf(testing::ContainsRegex("mean +0.4[,0-9.]* +checkpoint: hub"),
+                                    testing::ContainsRegex("std +0[.,0-9]* +checkpoint: hub"),
+                                    testing::ContainsRegex("interpolation +bilinear +checkpoint: hub"),
+                                    testing::ContainsRegex("crop_ratio +0.8 +checkpoint: hub")));
+  }
 }
 
 TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {

@@ -204,6 +204,32 @@ TEST(WithoutEffect, IsWhatUpdatesAreMadeOfWhereThereAreNone) {
               testing::SizeIs(3));
 }
 
+TEST(WithoutEffect, IsWhatWouldComeBehindTheEnd) {
+  TrainConfig c = Augmented("crop");
+  const RunFacts facts = {.updates = 12, .updates_per_epoch = 5};
+  const auto sentences = [&] {
+    return SettingsWithoutEffect(c, facts, [](const std::string& name) {
+      return name == "save_every" || name == "eval_every" || name == "milestones" || name == "lr";
+    });
+  };
+  c.schedule = "multistep";
+  c.milestones = {"3", "11"};
+  c.save_every = 12;
+  c.eval_every = 3;
+  EXPECT_THAT(sentences(), IsEmpty());
+  c.save_every = 13;
+  c.eval_every = 4;
+  c.milestones = {"3", "12", "20"};
+  c.lr = 0;
+  EXPECT_THAT(sentences(),
+              ElementsAre(HasSubstr("with --lr=0 nothing is learned"),
+                          HasSubstr("--save_every has no effect: the run has 12 updates"),
+                          HasSubstr("--eval_every has no effect: the run ends in epoch 3"),
+                          HasSubstr("--milestones: 2 of 3 have no effect: they lie behind the run's 12 updates")));
+  c.milestones = {"12", "20"};
+  EXPECT_THAT(sentences().back(), HasSubstr("--milestones has no effect: the rate would first change after 12"));
+}
+
 // Of evaluation and prediction: nothing is said of training alone.
 TEST(WithoutEffect, InEvaluationAreThoseOfOtherTasks) {
   const auto sentences = SettingsOfOtherTasks(Augmented("none"), Content::kMaskedVolumes, [](const std::string& name) {

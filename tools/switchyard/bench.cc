@@ -81,6 +81,9 @@ StatusOr<DeviceRates> RecordSteps(Trainer& trainer, std::span<const std::span<co
 }  // namespace
 
 Status BenchCommand(const CommandLine& line) {
+  if (const int warmup = absl::GetFlag(FLAGS_warmup_steps); warmup < 0)
+    return InvalidArgument("--warmup_steps: expected at least 0 updates before those that are measured, found {}",
+                           warmup);
   if (!absl::GetFlag(FLAGS_compare).empty()) return CompareRuns(line);
   if (const int ranks = absl::GetFlag(FLAGS_nproc_per_node); ranks != 1) {
     return InvalidArgument(

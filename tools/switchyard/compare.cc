@@ -116,6 +116,7 @@ Status CompareRuns(const CommandLine& line) {
         processes.world);
   }
   const int ranks = absl::GetFlag(FLAGS_nproc_per_node);
+  if (ranks < 1) return InvalidArgument("--nproc_per_node: expected at least 1 rank to compare on, found {}", ranks);
   std::vector<Configuration> configurations;
   const std::vector<std::string> wanted = absl::StrSplit(absl::GetFlag(FLAGS_compare), ',');
   for (const std::string& text : wanted) {

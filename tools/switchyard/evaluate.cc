@@ -28,7 +28,8 @@ void PrintEvaluation(const Task& task, const EvaluationResult& e, const std::vec
     }
     fmt::print("{}\n", result.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
-    fmt::print("{} images: {}, {} images/s\n", e.count, Text(task.metrics(), e), ThroughputText(e.images_per_s));
+    fmt::print("{0} {1}: {2}, {3} {1}/s\n", e.count, task.samples(), Text(task.metrics(), e),
+               ThroughputText(e.images_per_s));
   }
 }
 
@@ -69,6 +70,8 @@ Status EvalCommand(const CommandLine& line) {
     WarnOfSettingsOfUpdates(line.settings, "eval");
   }
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
+  if (const std::string left_out = data->LeftOut(); !left_out.empty() && processes.rank == 0)
+    LogWarning("{}", left_out);
   return InWorld(model.setup.config, processes, [&](World& world) -> Status {
     SY_RETURN_IF_ERROR(VerifyData({{"validation", data.get()}}, world));
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));

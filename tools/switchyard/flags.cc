@@ -4,7 +4,9 @@
 #include "fmt/ranges.h"
 #include "models/foreign_format.h"
 
-ABSL_FLAG(std::string, config, "", "JSON file of settings, such as a run's config.json; flags and environment win");
+ABSL_FLAG(std::string, config, "",
+          "JSON file of settings, such as a run's config.json; flags and environment win, and the weights that a run "
+          "began with are not loaded for it");
 ABSL_FLAG(bool, show_settings, false,
           "print every setting with its value and where that came from, and do nothing else");
 ABSL_FLAG(

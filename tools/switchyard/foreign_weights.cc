@@ -153,4 +153,15 @@ StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource&
   return transform;
 }
 
+void FillFromTransform(const EvaluationTransform& transform, const WeightSource& source, Settings& settings) {
+  const auto texts = [](const std::vector<float>& numbers) {
+    std::vector<std::string> texts;
+    for (const float number : numbers) texts.push_back(fmt::format("{}", number));
+    return texts;
+  };
+  settings.Fill("interpolation", InterpolationName(transform.interpolation), Origin::kCheckpoint, source.path());
+  settings.Fill("mean", texts(transform.mean), Origin::kCheckpoint, source.path());
+  settings.Fill("std", texts(transform.std), Origin::kCheckpoint, source.path());
+}
+
 }  // namespace switchyard

@@ -45,4 +45,7 @@ Status CheckEnoughWeights(const WeightSource& source, const ResolvedModel& model
 // `settings` as AdoptArchitecture left them. nullopt where neither is there.
 StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const Settings& settings);
 
+// What it says of pixels (filter, mean, deviation), for settings that nobody gave.
+void FillFromTransform(const EvaluationTransform& transform, const WeightSource& source, Settings& settings);
+
 }  // namespace switchyard

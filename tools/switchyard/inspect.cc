@@ -233,9 +233,9 @@ Status ExplainCommand(const CommandLine& line) {
   }
   const std::string threads =
       here->threads > 0 ? fmt::format(", {} thread{} a rank", here->threads, here->threads > 1 ? "s" : "") : "";
-  fmt::print("{} ({:.2f} M parameters), batch {} per rank, {} rank{}, {}, on {} ({}){}\n", c.model,
-             static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
-             c.precision, here->device->info().plugin, here->device->info().name, threads);
+  fmt::print("{} ({}), batch {} per rank, {} rank{}, {}, on {} ({}){}\n", c.model, ParametersText(setup.resolved),
+             c.batch_size, world, world > 1 ? "s" : "", c.precision, here->device->info().plugin,
+             here->device->info().name, threads);
   fmt::print("{}\n", world > 1 ? fmt::format("of rank {}, which takes the most memory\n", rank) : "");
   if (c.accumulation > 1 && mesh.pipeline == 1)
     fmt::print("of the last of an update's {} micro-steps, which updates; all of them compute {:.3f} GFLOP\n\n",

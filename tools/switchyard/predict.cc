@@ -26,14 +26,16 @@ namespace fs = std::filesystem;
 // A dataset of given files, so that predict decodes and transforms exactly as evaluation does.
 class FileList : public Dataset {
  public:
-  FileList(std::vector<std::string> paths, int channels, Content content)
-      : paths_(std::move(paths)), channels_(channels), content_(content) {}
+  // crop_ratio: as of a dataset that the files are like; else that of photographs.
+  FileList(std::vector<std::string> paths, int channels, Content content, std::optional<float> crop_ratio)
+      : paths_(std::move(paths)), channels_(channels), content_(content), crop_ratio_(crop_ratio) {}
   std::string name() const override { return "files"; }
   int64_t size() const override { return static_cast<int64_t>(paths_.size()); }
   Content content() const override { return content_; }
   int channels() const override { return channels_; }
   const std::vector<std::string>& class_names() const override { return unknown_; }
   std::string Path(int64_t index) const override { return paths_[static_cast<size_t>(index)]; }
+  float crop_ratio() const override { return crop_ratio_.value_or(Dataset::crop_ratio()); }
   Status Read(int64_t index, Sample* sample) const override {
     thread_local std::vector<uint8_t> bytes;
     SY_RETURN_IF_ERROR(ReadFile(Path(index), kLargestSample, &bytes));
@@ -53,7 +55,26 @@ class FileList : public Dataset {
   const std::vector<std::string> unknown_ = {"unknown"};
   const int channels_;
   const Content content_;
+  const std::optional<float> crop_ratio_;
 };
+
+// What evaluation on the dataset that the user named would crop, where the weights do not say it.
+StatusOr<std::optional<float>> CropRatioOf(const CommandLine& line, const TrainedModel& model) {
+  std::optional<float> ratio;
+  const bool labelled = model.setup.resolved.info->family->data == Content::kLabelledImages;
+  if (model.has_transform || !labelled || !line.settings.Has("dataset") || line.settings.Has("crop_ratio"))
+    return ratio;
+  DatasetOptions options = DatasetOptionsOf(model.setup.config, model.setup.resolved);
+  options.download = false;
+  const auto data = OpenDataset(options, Split::kValidation);
+  if (!data.ok()) {
+    return Status(data.status().code(),
+                  fmt::format("--dataset={} says how images are cropped, and cannot be read: {}; leave it out, or say "
+                              "it with --crop_ratio",
+                              options.name, Message(data.status())));
+  }
+  return std::optional((*data)->crop_ratio());
+}
 
 bool IsInput(const std::string& name, Content content) {
   if (content == Content::kMaskedVolumes) return IsVolumeName(name) && !IsVolumeMaskName(name);
@@ -184,7 +205,8 @@ Status PredictCommand(const CommandLine& line) {
                            content == Content::kMaskedVolumes ? "volumes" : "images and says one class of each");
   }
   SY_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(line.positional, content));
-  const FileList list(files, model.setup.model.channels, content);
+  SY_ASSIGN_OR_RETURN(const std::optional<float> crop_ratio, CropRatioOf(line, model));
+  const FileList list(files, model.setup.model.channels, content, crop_ratio);
   return InWorld(model.setup.config, processes, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, list, world, absl::GetFlag(FLAGS_ema)));
     nlohmann::ordered_json results = nlohmann::ordered_json::array();

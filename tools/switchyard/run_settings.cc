@@ -5,6 +5,7 @@
 #include "absl/flags/flag.h"
 #include "core/base/json.h"
 #include "core/base/logging.h"
+#include "core/base/text.h"
 #include "core/parallel/mesh.h"
 #include "core/settings/listing.h"
 #include "core/settings/sources.h"
@@ -264,6 +265,12 @@ StatusOr<Settings> SettingsOfResumedRun(const Settings& given, const ProcessMap&
   Settings of_run(RunTable()), settings = given;
   SY_RETURN_IF_ERROR(TakeFrom(saved, of_run));
   SY_RETURN_IF_ERROR(TakeFrom(saved, settings));
+  if (given.IsGiven("model") && given.Value("model") != of_run.Value("model")) {
+    return InvalidArgument(
+        "{} is a checkpoint of {}, and --model={} was given; leave --model out to go on with it, or begin a new run "
+        "without --resume",
+        path, Printable(ValueText(of_run.Value("model"))), Printable(ValueText(given.Value("model"))));
+  }
   FollowPrecision(of_run, given, processes.rank, settings);
   KeepRunFolder(saved, path, processes.rank, settings);
   const int64_t kept = of_run.Get<int64_t>("global_batch_size").value_or(0);

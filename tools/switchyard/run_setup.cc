@@ -42,12 +42,6 @@ StatusOr<std::vector<float>> NumbersIn(const SettingValues& values, const std::s
   return numbers;
 }
 
-std::vector<std::string> Texts(const std::vector<float>& numbers) {
-  std::vector<std::string> texts;
-  for (const float number : numbers) texts.push_back(fmt::format("{}", number));
-  return texts;
-}
-
 // A model learns from one kind of data.
 Status CheckContent(const ModelInfo& model, const Dataset& dataset) {
   const Content expected = model.family->data;
@@ -225,6 +219,13 @@ WorldRequest WorldRequestOf(const TrainConfig& c) {
   return request;
 }
 
+std::string ParametersText(const ResolvedModel& model) {
+  constexpr int64_t kFewest = 100'000;  // that are told in millions
+  const int64_t count = ParameterCount(model);
+  return count < kFewest ? fmt::format("{} parameters", count)
+                         : fmt::format("{:.2f} M parameters", static_cast<double>(count) / 1e6);
+}
+
 int MostClasses(const ResolvedModel& model) {
   const bool foreground = model.info->family->data == Content::kMaskedVolumes && model.classes == 1;
   return foreground ? kIgnoredClass : model.classes;
@@ -340,11 +341,7 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
       LogInfo("{}: weights of the backbone alone; {} start afresh", source.path(), fmt::join(fresh, ", "));
     // What the weights expect of pixels is the run's from now on; what is cropped is the dataset's matter.
     SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(source, settings));
-    if (transform) {
-      settings.Fill("interpolation", InterpolationName(transform->interpolation), Origin::kCheckpoint, source.path());
-      settings.Fill("mean", Texts(transform->mean), Origin::kCheckpoint, source.path());
-      settings.Fill("std", Texts(transform->std), Origin::kCheckpoint, source.path());
-    }
+    if (transform) FillFromTransform(*transform, source, settings);
   }
   // Whatever is wrong without looking at the data is said before they are opened.
   SY_ASSIGN_OR_RETURN(const RunSetup early, SetUpModel(settings, nullptr, processes.world));
@@ -358,6 +355,12 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
   }
   SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
   SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
+  if (train->content() == Content::kLabelledImages && train->class_names().size() == 1) {
+    return InvalidArgument(
+        "--dataset={}: expected at least 2 classes to tell apart, found one, {}; of folders, --data is the one that "
+        "holds train/CLASS, and may point a level too deep or too high",
+        train->name(), Printable(train->class_names()[0]));
+  }
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), processes.world));
   setup.train = std::move(train);
   setup.validation = std::move(validation);

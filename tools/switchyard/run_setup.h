@@ -27,6 +27,8 @@ struct RunSetup {
   std::vector<std::string> pretrained_classes;  // of --pretrained weights, by label; empty: they do not say
 };
 
+std::string ParametersText(const ResolvedModel& model);  // "5.71 M parameters", "9322 parameters"
+
 // How many classes data may have for the model: as many as it tells apart. With one logit for each voxel of a volume,
 // which says foreground or background, any number.
 int MostClasses(const ResolvedModel& model);

@@ -87,17 +87,19 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   }
   const PlanReport& report = trainer.report();
   fmt::print("switchyard: {} on {}\n", setup.model.name, c.dataset);
+  const DatasetSurvey& survey = setup.train->Survey();
   const size_t classes = setup.train->class_names().size();
   const bool merged = setup.resolved.classes == 1 && classes > 2;
   fmt::print("  data        {} training and {} validation {}, {} classes{}, checksum {:08x}\n", setup.train->size(),
              setup.validation->size(), Samples(setup), classes,
              merged ? fmt::format(" as background and one foreground (--classes={} tells them apart)", classes) : "",
-             setup.train->Checksum());
-  fmt::print("  model       {:.2f} M parameters, image {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6,
+             survey.checksum);
+  fmt::print("  model       {}, image {}\n", ParametersText(setup.resolved),
              fmt::join(InputShapeOf(setup.model), " x "));
   const int64_t batch = int64_t{c.batch_size} * world.data_size() * c.accumulation;
   fmt::print(
-      "  batch       {} images per update: {} per rank, {}{}{}\n", batch, c.batch_size, Count(world.size(), "rank"),
+      "  batch       {} {} per update: {} per rank, {}{}{}\n", batch, Samples(setup), c.batch_size,
+      Count(world.size(), "rank"),
       world.mesh.model_ranks() > 1 ? fmt::format(", {} of which share each model", world.mesh.model_ranks()) : "",
       c.accumulation > 1 ? fmt::format(", {} micro-{}", c.accumulation, c.pp > 1 ? "batches" : "steps") : "");
   fmt::print("  length      {}\n",
@@ -138,6 +140,11 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);
   fmt::print("{}\n", fmt::join(lines, "\n"));
   for (const std::string& mistyped : MistypedVariables(setup.settings.table())) LogWarning("{}", mistyped);
+  if (const std::string missing = ClassesThatNeverOccur(survey, *setup.train); !missing.empty())
+    LogWarning("{}", missing);
+  for (const Dataset* data : {setup.train.get(), setup.validation.get()}) {
+    if (const std::string left_out = data->LeftOut(); !left_out.empty()) LogWarning("{}", left_out);
+  }
   if (!report.fallbacks.empty())
     LogWarning("{} nodes run on the reference plugin (slow):\n{}", report.fallbacks.size(), report.FallbackList());
   if (!report.second_choices.empty())
@@ -207,6 +214,17 @@ Status MatchPretrainedClasses(RunSetup& setup, int rank) {
         *setup.config.pretrained, setup.train->name(), match.other);
   }
   return OkStatus();
+}
+
+// Of a run whose updates were left out, all or most of them.
+void WarnOfLittleTraining(const TrainingResult& result) {
+  const int64_t made = result.updates - result.skipped_updates;
+  if (result.skipped_updates <= made) return;
+  LogWarning(
+      "{} of {} were left out, as their gradients were not finite{}; lower --lr or --init_scale, compute in "
+      "--precision=bf16, or find the first bad value with --debug=nan",
+      result.skipped_updates, Count(result.updates, "update"),
+      made == 0 ? ": nothing was trained, and the weights are those that the run began with" : "");
 }
 
 // The config file of a run that began with weights, of a run that begins without.
@@ -281,11 +299,12 @@ Status TrainCommand(const CommandLine& line) {
       fmt::print("  skipped     {}, whose gradients were not finite\n", Count(result.skipped_updates, "update"));
     }
     if (result.here > 0)
-      fmt::print("  throughput  {} images/s over {}\n", ThroughputText(result.images_per_s),
+      fmt::print("  throughput  {} {}/s over {}\n", ThroughputText(result.images_per_s), Samples(setup),
                  Count(world.size(), "rank"));
     if (!peak.empty()) fmt::print("  memory      {}\n", peak);
     fmt::print("  run         {}\n", Printable(result.run_folder));
     if (!result.picture.empty()) fmt::print("  loss curve  {}\n", Printable(result.picture));
+    WarnOfLittleTraining(result);
     return CheckFinite(result.evaluation);
   });
 }

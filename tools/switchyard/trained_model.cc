@@ -33,14 +33,10 @@ bool Lists(const std::vector<std::string>& names, const std::string& name) {
 // would load in silence. What shapes show is left to them, and images of another size are no other model.
 Status CheckOfRun(const LoadedCheckpoint& checkpoint, const ModelFamily& family, const nlohmann::json& architecture) {
   const nlohmann::json of_run = checkpoint.record.value("arch", nlohmann::json::object());
-  std::string differences;
-  for (const auto& [name, value] : architecture.items()) {
-    if (Lists(family.resampled, name) || Lists(family.of_shapes, name) || !of_run.is_object()) continue;
-    const nlohmann::json one = {{name, of_run.value(name, nlohmann::json(0))}}, other = {{name, value}};
-    if (SameArchitecture(one, other)) continue;
-    differences += fmt::format("{}--{}={} where the run has {}", differences.empty() ? "" : ", ", name,
-                               ValueText(value), Printable(ValueText(one[name])));
-  }
+  std::vector<std::string> shown_by_shapes = family.resampled;
+  shown_by_shapes.insert(shown_by_shapes.end(), family.of_shapes.begin(), family.of_shapes.end());
+  const std::string differences =
+      of_run.is_object() ? ArchitectureDifferences(of_run, architecture, shown_by_shapes) : "";
   if (differences.empty()) return OkStatus();
   return InvalidArgument("{} is a checkpoint of another model: {}; leave out what the run says itself",
                          checkpoint.folder, differences);
@@ -85,7 +81,16 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   if (weights.checkpoint() != nullptr)
     SY_RETURN_IF_ERROR(CheckOfRun(*weights.checkpoint(), *setup.resolved.info->family, setup.model.architecture));
   SY_RETURN_IF_ERROR(CheckEnoughWeights(weights, setup.resolved));
-  if (transform) setup.model.evaluation = transform;
+  const ModelInfo& info = *setup.resolved.info;
+  if (transform) {
+    setup.model.evaluation = transform;
+    FillFromTransform(*transform, weights, setup.settings);
+    if (info.family->data == Content::kLabelledImages) {
+      const float share = static_cast<float>(transform->image_size) / static_cast<float>(transform->resize);
+      setup.settings.Fill("crop_ratio", JsonOf(share), Origin::kCheckpoint, weights.path());
+    }
+  }
+  setup.settings.Fill(info.preprocessing, Origin::kModel, info.name);
   if (classes.size() > static_cast<size_t>(MostClasses(setup.resolved))) {
     return InvalidArgument("{}: {} class names for a model of {} classes", path, classes.size(), setup.model.classes);
   }
