@@ -154,11 +154,11 @@ Status BenchCommand(const CommandLine& line) {
       fmt::print("{}\n", told.dump());
     } else {
       fmt::print(
-          "{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} images/s, {:.0f} GFLOP/s, {:.0f} MB, "
+          "{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} {}/s, {:.0f} GFLOP/s, {:.0f} MB, "
           "prepared in {:.2f} s ({} kernels in {:.3f} s), {:.2f} s after the process started\n",
           c.model, c.precision, c.batch_size, world.size(), world.size() > 1 ? "s" : "", median, ms.size(), rate,
-          flops / 1e6 / median, static_cast<double>(memory) / 1e6, prepared, report.kernels, report.kernel_seconds,
-          ready);
+          trainer->task().samples(), flops / 1e6 / median, static_cast<double>(memory) / 1e6, prepared, report.kernels,
+          report.kernel_seconds, ready);
       if (c.profile) fmt::print("\n{}", profile.Table(rates));
     }
     return OkStatus();

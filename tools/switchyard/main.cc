@@ -62,7 +62,7 @@ const std::vector<Command>& Commands() {
        "FILE|FOLDER... --checkpoint=RUN",
        "classes of images with probabilities, or masks",
        "JPEG and PNG files of any size, treated as eval does; with weights whose folder does not say how, resized and "
-       "cropped as photographs are.\n"
+       "cropped as photographs are, or as those of --dataset.\n"
        "Of a folder: every .jpg, .jpeg and .png file in it and in the folders below, by path.\n"
        "Ends at the first file that is no image, unless --max_bad_samples lets it go on.\n"
        "Where the model says a class for every pixel, writes NAME_mask.png beside each image, or into --output=FOLDER: "
