@@ -215,7 +215,7 @@ TEST_F(VolumeRuns, ShowSlicesWithTheirMasks) {
 TEST_F(VolumeRuns, AreTimedOnMadeUpData) {
   ExpectSuccess(
       Run("bench --model=unet3d --patch_size=8,8,8 --width=2 --levels=2 --batch_size=2 --steps=2 --device=cpu"),
-      {"images/s"});
+      {"volumes/s"});
 }
 
 TEST_F(VolumeRuns, TellSeveralClassesApart) {
