@@ -81,18 +81,18 @@ TEST_F(MeshCommands, ExplainTellsOfTheRankThatTakesTheMostMemory) {
                                    {"--model=mlp --global_batch_size=12 --zero=1 --threads=1 ", 3, false},
                                    {"--model=vit_micro --global_batch_size=30 --tp=3 --threads=1 ", 3, false},
                                    {"--model=resnet18 --width=8 --global_batch_size=8 --zero=0 ", 2, true}};
-  for (const auto& [flags, ranks, is_first] : cases) {
-    SCOPED_TRACE(flags);
-    const std::string explain = fmt::format("explain --world={} {}{}", ranks, flags, run);
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.flags);
+    const std::string explain = fmt::format("explain --world={} {}{}", one.ranks, one.flags, run);
     const auto told = nlohmann::json::parse(Run(explain + "1GB --json").output, nullptr, false);
     ASSERT_TRUE(told.is_object());
     const int64_t bytes = told["memory_bytes"];
     EXPECT_EQ(told["device_bytes"], bytes);
-    EXPECT_EQ(told["rank"] == 0, is_first);
+    EXPECT_EQ(told["rank"] == 0, one.is_first);
     const auto start = [&](int64_t limit) {
       std::filesystem::remove_all(In("run"));
-      return Run(fmt::format("launch --nproc_per_node={} {} train --output=run --suffix=a {}{}{}", ranks, Program(),
-                             flags, run, limit));
+      return Run(fmt::format("launch --nproc_per_node={} {} train --output=run --suffix=a {}{}{}", one.ranks, Program(),
+                             one.flags, run, limit));
     };
     ExpectSuccess(Run(explain + std::to_string(bytes)),
                   {fmt::format("of rank {}, which takes", told["rank"].get<int>()),
