@@ -158,6 +158,9 @@ StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, std:
     return InvalidArgument("{}: makes images of {} pixels, but the model takes {}", crop ? "crop_size" : "size", result,
                            *image_size);
   t.image_size = result;
+  if (const Json& offset = At(json, kCropOffsetKey); !offset.is_null()) {
+    SY_ASSIGN_OR_RETURN(t.crop_offset, ParseCropOffset(offset));
+  }
   const Json& filter = At(json, "resample");
   if (!filter.is_null()) {
     const auto known = filter.is_number_integer() ? Filters().find(filter.get<int>()) : Filters().end();
@@ -196,6 +199,8 @@ Json HuggingFacePreprocessor(const EvaluationTransform& t) {
                {"image_std", Repeated(t.std, t.channels)},
                {"do_convert_rgb", t.channels == 3}};
   if (t.resize != 0) json["crop_size"] = square;
+  // Hugging Face passes over what is not its way; we read it.
+  if (t.resize != 0 && t.crop_offset != CropOffset::kDown) json[kCropOffsetKey] = CropOffsetName(t.crop_offset);
   return json;
 }
 

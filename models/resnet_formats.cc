@@ -228,14 +228,13 @@ StatusOr<ForeignFiles> WriteTimmResNet(const ResolvedModel& model, const Evaluat
     return InvalidArgument("a residual network with {} has no counterpart under the names of timm",
                            HasSmallStem(o) ? "--stem=small" : fmt::format("--width={}", o.width));
   }
-  Json pretrained = TimmTransform(transform, /*fixed_input_size=*/false);
-  pretrained.update({{"num_classes", o.classes}, {"first_conv", "conv1"}, {"classifier", "fc"}});
   Json config = {{"architecture", fmt::format("resnet{}", o.depth)},
                  {"num_classes", o.classes},
                  {"num_features", HiddenSizes(o).back()},
                  {"global_pool", "avg"},
-                 {"model_args", {{"in_chans", o.channels}}},
-                 {"pretrained_cfg", std::move(pretrained)}};
+                 {"model_args", {{"in_chans", o.channels}}}};
+  AddTimmTransform(transform, {{"num_classes", o.classes}, {"first_conv", "conv1"}, {"classifier", "fc"}}, &config,
+                   /*fixed_input_size=*/false);
   if (class_names.size() == static_cast<size_t>(o.classes)) config["label_names"] = class_names;
   return ForeignFiles{std::move(config), {}};
 }

@@ -204,8 +204,6 @@ StatusOr<ForeignModel> ReadTimmSwin(const Json& config) {
 StatusOr<ForeignFiles> WriteTimmSwin(const ResolvedModel& model, const EvaluationTransform& transform,
                                      const std::vector<std::string>& class_names) {
   const Swin o = SwinTransformerConfigOf(model);
-  Json pretrained = TimmTransform(transform);
-  pretrained.update({{"num_classes", o.classes}, {"first_conv", "patch_embed.proj"}, {"classifier", "head.fc"}});
   Json config = {{"architecture", "swin_tiny_patch4_window7_224"},
                  {"num_classes", o.classes},
                  {"num_features", o.width << (o.depths.size() - 1)},
@@ -218,8 +216,9 @@ StatusOr<ForeignFiles> WriteTimmSwin(const ResolvedModel& model, const Evaluatio
                    {"num_heads", HeadsOf(o)},
                    {"window_size", o.window},
                    {"mlp_ratio", RatioIn(o.mlp_ratio, WidthsOf(o))},
-                   {"in_chans", o.channels}}},
-                 {"pretrained_cfg", std::move(pretrained)}};
+                   {"in_chans", o.channels}}}};
+  AddTimmTransform(
+      transform, {{"num_classes", o.classes}, {"first_conv", "patch_embed.proj"}, {"classifier", "head.fc"}}, &config);
   if (class_names.size() == static_cast<size_t>(o.classes)) config["label_names"] = class_names;
   return ForeignFiles{std::move(config), {}};
 }

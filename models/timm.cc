@@ -78,22 +78,28 @@ StatusOr<EvaluationTransform> ReadTimmTransform(const Json& config, int image_si
   if (mode == "squash" && t.resize != image_size) return Unexpected("crop_pct", "1 with crop_mode squash", crop);
   if (mode == "squash") t.resize = 0;
   t.crop_offset = CropOffset::kHalfEven;
+  if (const Json& offset = At(config, kCropOffsetKey); !offset.is_null()) {
+    SY_ASSIGN_OR_RETURN(t.crop_offset, ParseCropOffset(offset));
+  }
   SY_RETURN_IF_ERROR(Check(t));
   return t;
 }
 
-Json TimmTransform(const EvaluationTransform& t, bool fixed_input_size) {
+void AddTimmTransform(const EvaluationTransform& t, const Json& fields, Json* config, bool fixed_input_size) {
   const bool squash = t.resize == 0;
   double crop = squash ? 1.0 : static_cast<double>(t.image_size) / t.resize;
   // timm rounds down: what it computes has to be `resize` again.
   if (!squash && std::floor(t.image_size / crop) < t.resize) crop = std::nextafter(crop, 0.0);
-  return {{"input_size", {t.channels, t.image_size, t.image_size}},
-          {"fixed_input_size", fixed_input_size},
-          {"interpolation", InterpolationName(t.interpolation)},
-          {"crop_pct", crop},
-          {"crop_mode", squash ? "squash" : "center"},
-          {"mean", Repeated(t.mean, t.channels)},
-          {"std", Repeated(t.std, t.channels)}};
+  Json pretrained = {{"input_size", {t.channels, t.image_size, t.image_size}},
+                     {"fixed_input_size", fixed_input_size},
+                     {"interpolation", InterpolationName(t.interpolation)},
+                     {"crop_pct", crop},
+                     {"crop_mode", squash ? "squash" : "center"},
+                     {"mean", Repeated(t.mean, t.channels)},
+                     {"std", Repeated(t.std, t.channels)}};
+  pretrained.update(fields);
+  (*config)["pretrained_cfg"] = std::move(pretrained);
+  if (!squash && t.crop_offset != CropOffset::kHalfEven) (*config)[kCropOffsetKey] = CropOffsetName(t.crop_offset);
 }
 
 }  // namespace switchyard

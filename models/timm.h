@@ -19,10 +19,14 @@ bool IsTimmConfig(const nlohmann::json& config);
 StatusOr<nlohmann::json> ReadTimmArguments(const nlohmann::json& config, const std::vector<std::string>& pools);
 // label_names; empty where there are none.
 StatusOr<std::vector<std::string>> ReadTimmLabels(const nlohmann::json& config, int classes);
-// pretrained_cfg as an evaluation transform. image_size and channels are the model's.
+// pretrained_cfg and what AddTimmTransform put beside it, as an evaluation transform. image_size and channels are the
+// model's.
 StatusOr<EvaluationTransform> ReadTimmTransform(const nlohmann::json& config, int image_size, int channels);
 
-// The fields of pretrained_cfg that say the transform. fixed_input_size: does timm's model take the images' size?
-nlohmann::json TimmTransform(const EvaluationTransform& transform, bool fixed_input_size = true);
+// Gives a config its pretrained_cfg: `fields`, and those that say the transform. How an odd remainder is cropped stands
+// beside it where it is not timm's way: timm passes over that, we read it. fixed_input_size: does timm's model take the
+// images' size?
+void AddTimmTransform(const EvaluationTransform& transform, const nlohmann::json& fields, nlohmann::json* config,
+                      bool fixed_input_size = true);
 
 }  // namespace switchyard

@@ -152,8 +152,6 @@ StatusOr<ForeignFiles> WriteTimm(const ResolvedModel& model, const EvaluationTra
   const VisionTransformerConfig o = VisionTransformerConfigOf(model);
   if (o.layer_norm_eps != kTimmEps)
     LogWarning("layer_norm_eps {:g} is not kept: timm's Vision Transformers have {:g}", o.layer_norm_eps, kTimmEps);
-  Json pretrained = TimmTransform(transform);
-  pretrained.update({{"num_classes", o.classes}, {"first_conv", "patch_embed.proj"}, {"classifier", "head"}});
   Json config = {{"architecture", o.patch == 32 ? "vit_base_patch32_224" : "vit_base_patch16_224"},
                  {"num_classes", o.classes},
                  {"num_features", o.width},
@@ -165,8 +163,9 @@ StatusOr<ForeignFiles> WriteTimm(const ResolvedModel& model, const EvaluationTra
                    {"depth", o.depth},
                    {"num_heads", o.heads},
                    {"mlp_ratio", RatioIn(o.mlp_ratio, {o.width})},
-                   {"in_chans", o.channels}}},
-                 {"pretrained_cfg", std::move(pretrained)}};
+                   {"in_chans", o.channels}}}};
+  AddTimmTransform(transform, {{"num_classes", o.classes}, {"first_conv", "patch_embed.proj"}, {"classifier", "head"}},
+                   &config);
   if (class_names.size() == static_cast<size_t>(o.classes)) config["label_names"] = class_names;
   return ForeignFiles{std::move(config), {}};
 }

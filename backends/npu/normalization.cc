@@ -33,8 +33,13 @@ sy_status BuildLayerNorm(Sequence& s, Request& r) {
   Operand h = s.Wide(r.inputs[0]);
   if (a.residual) {
     const Operand sum = s.Destination(r, 3);
-    s.Deliver(r, 3, s.Add(h, s.Wide(r.inputs[1]), 1, &sum));
-    h = s.Wide(r.outputs[3]);  // as it is kept, so that the norm of the kept sum gives the same bits
+    h = s.Add(h, s.Wide(r.inputs[1]), 1, &sum);
+    s.Deliver(r, 3, h);
+    if (r.outputs[3].dtype != ACL_FLOAT) {  // as it is kept, so that the norm of the kept sum gives the same bits
+      Operand kept = r.outputs[3];
+      if (r.accumulate[3]) s.Store(sum, kept = s.Scratch(kept.dtype, x));
+      h = s.Wide(kept);
+    }
   }
   s.Emit(s.op.LayerNorm, Rows(h), channels, s.Wide(gamma), s.Wide(beta), double{a.eps}, Rows(y), Column(mean),
          Column(rstd));

@@ -33,10 +33,6 @@ sy_status Meeting::Poll(Segment* segment, sy_error* error) {
   const size_t most = static_cast<size_t>(size_) + kSilentVisitors;
   for (int visitor; visitors_.size() < most && (visitor = AcceptFromOwnUser(listener_)) >= 0;)
     visitors_.push_back(visitor);
-  if (visitors_.size() == most) {
-    close(visitors_.front());
-    visitors_.erase(visitors_.begin());
-  }
   for (size_t i = visitors_.size(); i-- > 0;) {
     const int visitor = visitors_[i];
     int rank = 0;
@@ -51,6 +47,10 @@ sy_status Meeting::Poll(Segment* segment, sy_error* error) {
     ++present_;
     if (!SendDescriptor(visitor, segment_.descriptor()))
       return SY_FAIL(error, SY_ABORTED, "rank %d left while joining", rank);
+  }
+  if (visitors_.size() == most) {
+    close(visitors_.front());
+    visitors_.erase(visitors_.begin());
   }
   if (present_ < size_) return SY_IN_PROGRESS;
   for (const int visitor : visitors_) close(visitor);

@@ -52,7 +52,7 @@ void LogLine(LogLevel level, const std::string& line) {
   const int rank = thread_rank >= 0 ? thread_rank : log_rank.load();
   std::string text = rank >= 0 ? fmt::format("[rank {}] ", rank) : std::string();
   text += kPrefix[static_cast<int>(level)];
-  text += WithLinesIndented(PrintableLines(line, kMostOfALine));
+  text += PrintableLines(WithLinesIndented(line), kMostOfALine);
   text += '\n';
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }

@@ -197,7 +197,8 @@ DatasetSurvey Dataset::Look() const {
   for (const std::string& class_name : class_names()) head += "\n" + class_name;
   AddToChecksum(head.data(), head.size(), &sum);
   Sample sample;
-  const int64_t count = std::min<int64_t>(size(), 64);
+  const int64_t most = content() == Content::kMaskedVolumes ? 8 : 64;  // a volume may take a second
+  const int64_t count = std::min(size(), most);
   for (int64_t i = 0; i < count; ++i) {
     // A sample that cannot be read is not an error here: the loader reports it when its turn comes.
     if (!Read(i * size() / count, &sample).ok()) continue;
@@ -229,17 +230,18 @@ std::string ClassesThatNeverOccur(const DatasetSurvey& survey, const Dataset& tr
   }
   const size_t classes = survey.occurs.size();
   if (missing.empty() || survey.read == 0 || (!survey.whole && 2 * missing.size() < classes)) return "";
+  const char* const meaning = survey.whole ? "so that nothing of it is learned" : "so that it is rare at best";
   const std::string where =
       survey.whole ? std::string("no training mask")
                    : fmt::format("none of the {} training masks that were looked at, of {}", survey.read, train.size());
-  if (missing.size() == 1)
-    return fmt::format("the class {} occurs in {}, so that nothing of it is learned", missing[0], where);
+  if (missing.size() == 1) return fmt::format("the class {} occurs in {}, {}", missing[0], where, meaning);
   const bool more = missing.size() > kShown;
   std::string names =
       fmt::format("{}", fmt::join(missing.begin(), missing.begin() + std::min(missing.size(), kShown), ", "));
-  return fmt::format(
-      "{} of {} classes occur in {} ({}{}); where masks hold 0 and 128, or 0 and 255, for two classes, write 0 and 1",
-      missing.size(), classes, where, names, more ? ", …" : "");
+  // Of masks that hold two numbers of which one is large, nearly all classes are made up.
+  const bool two_numbers = classes > 2 && missing.size() + 2 >= classes;
+  return fmt::format("{} of {} classes occur in {} ({}{}){}", missing.size(), classes, where, names, more ? ", …" : "",
+                     two_numbers ? "; where masks hold 0 and 128 for two classes, write 0 and 1" : "");
 }
 
 StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {

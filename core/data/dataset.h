@@ -38,7 +38,7 @@ struct Sample {
   std::vector<uint8_t> voxels;  // volumes with masks: (D, H, W) as the volume, each a class or kIgnoredClass
 };
 
-// What up to 64 evenly spaced samples show of a dataset.
+// What up to 64 evenly spaced samples, or 8 volumes, show of a dataset.
 struct DatasetSurvey {
   uint32_t checksum = 0;     // CRC-32 of the size, the class names and those samples, decoded
   int64_t read = 0;          // of them, without those that cannot be read

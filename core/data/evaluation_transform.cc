@@ -9,7 +9,6 @@ namespace switchyard {
 namespace {
 
 constexpr int kMostPixels = 8192;
-constexpr char kDown[] = "down", kHalfEven[] = "half_even";
 
 Status CheckWhole(const char* field, int value, int low, int high) {
   if (value >= low && value <= high) return OkStatus();
@@ -60,6 +59,14 @@ nlohmann::json Plain(const std::vector<float>& numbers) {
 
 }  // namespace
 
+const char* CropOffsetName(CropOffset offset) { return offset == CropOffset::kDown ? "down" : "half_even"; }
+
+StatusOr<CropOffset> ParseCropOffset(const nlohmann::json& name) {
+  for (const CropOffset offset : {CropOffset::kDown, CropOffset::kHalfEven})
+    if (name == CropOffsetName(offset)) return offset;
+  return InvalidArgument("crop_offset: expected \"down\" or \"half_even\", found {}", Printable(name.dump()));
+}
+
 int ResizeForCrop(int image_size, float crop_ratio) {
   return static_cast<int>(std::lround(static_cast<float>(image_size) / crop_ratio));
 }
@@ -79,7 +86,7 @@ nlohmann::json ToJson(const EvaluationTransform& t) {
           {"interpolation", InterpolationName(t.interpolation)},
           {"mean", Plain(t.mean)},
           {"std", Plain(t.std)},
-          {"crop_offset", t.crop_offset == CropOffset::kDown ? kDown : kHalfEven}};
+          {kCropOffsetKey, CropOffsetName(t.crop_offset)}};
 }
 
 StatusOr<EvaluationTransform> EvaluationTransformFromJson(const nlohmann::json& json) {
@@ -95,11 +102,9 @@ StatusOr<EvaluationTransform> EvaluationTransformFromJson(const nlohmann::json& 
   SY_ASSIGN_OR_RETURN(t.interpolation, ParseInterpolation(interpolation->get<std::string>()));
   SY_ASSIGN_OR_RETURN(t.mean, Numbers(json, "mean"));
   SY_ASSIGN_OR_RETURN(t.std, Numbers(json, "std"));
-  const auto offset = json.find("crop_offset");
-  if (offset == json.end() || (*offset != kDown && *offset != kHalfEven))
-    return InvalidArgument("crop_offset: expected \"{}\" or \"{}\", found {}", kDown, kHalfEven,
-                           offset == json.end() ? "none" : Printable(offset->dump()));
-  t.crop_offset = *offset == kDown ? CropOffset::kDown : CropOffset::kHalfEven;
+  if (const auto offset = json.find(kCropOffsetKey); offset != json.end()) {
+    SY_ASSIGN_OR_RETURN(t.crop_offset, ParseCropOffset(*offset));
+  }
   SY_RETURN_IF_ERROR(Check(t));
   return t;
 }

@@ -30,14 +30,19 @@ struct EvaluationTransform {
   friend bool operator==(const EvaluationTransform&, const EvaluationTransform&) = default;
 };
 
+inline constexpr char kCropOffsetKey[] = "crop_offset";  // in JSON, with one of these names
+const char* CropOffsetName(CropOffset offset);
+StatusOr<CropOffset> ParseCropOffset(const nlohmann::json& name);
+
 // The shorter side of which a centred crop of image_size keeps the share `crop_ratio`, in [0.1, 1].
 int ResizeForCrop(int image_size, float crop_ratio);
 
 // InvalidArgument names the field that is out of its range.
 Status Check(const EvaluationTransform& transform);
 
-// {"image_size", "channels", "resize", "interpolation", "mean", "std", "crop_offset"}, every one of them there.
-// InvalidArgument names the field that is missing, of another type or out of its range.
+// {"image_size", "channels", "resize", "interpolation", "mean", "std"}, every one of them there, and "crop_offset",
+// which is "down" where it is missing. InvalidArgument names the field that is missing, of another type or out of its
+// range.
 nlohmann::json ToJson(const EvaluationTransform& transform);
 StatusOr<EvaluationTransform> EvaluationTransformFromJson(const nlohmann::json& json);
 

@@ -60,12 +60,12 @@ Status GradientWatch::Refuse(const Unread& update, float norm, bool followed) {
   SY_ASSIGN_OR_RETURN(const std::string tensor, FirstNonFinite(followed));
   if (engine_.Has(Engine::Scalar::kLossScaleAtFloor)) {
     SY_ASSIGN_OR_RETURN(const float scale, engine_.ReadIn(Engine::Scalar::kLossScale, update.slot));
-    return FailedPrecondition(
+    return absl::OutOfRangeError(fmt::format(
         "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}), and the loss scale has come "
         "down to its floor of {:g}, {} updates in a row without success; {}. Compute in --precision=bf16, lower "
         "--lr, set --clip, give a lower --min_scale, or find the first bad value with --debug=nan; what was saved "
         "before is whole",
-        norm, update.update, update.epoch, loss, lr, scale, skipped_.in_a_row, tensor);
+        norm, update.update, update.epoch, loss, lr, scale, skipped_.in_a_row, tensor));
   }
   std::string scaled;
   if (engine_.Has(Engine::Scalar::kLossScale)) {
@@ -76,11 +76,11 @@ Status GradientWatch::Refuse(const Unread& update, float norm, bool followed) {
     scaled += " They travel in fp16, which ends at 65504: --allreduce_dtype=bf16 or fp32 holds larger ones.";
   const std::string row =
       skip_ ? fmt::format(", the {}th in a row, and --on_nonfinite=skip leaves out no more", kMostSkipped) : "";
-  return FailedPrecondition(
+  return absl::OutOfRangeError(fmt::format(
       "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}){}; {}.{} Lower --lr, raise "
       "--warmup, set --clip, {}find the first bad value with --debug=nan{}; what was saved before is whole",
       norm, update.update, update.epoch, loss, lr, row, tensor, scaled, skip_ ? "or " : "",
-      skip_ ? "" : ", or leave such updates out with --on_nonfinite=skip");
+      skip_ ? "" : ", or leave such updates out with --on_nonfinite=skip"));
 }
 
 // Parameters, then gradients as the backward pass finishes them, so that the first bad one is nearest to where it

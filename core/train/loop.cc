@@ -150,10 +150,10 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
   }
   result_.train_loss = loss;
   if (!std::isfinite(loss) && !left_out) {
-    return FailedPrecondition(
+    return absl::OutOfRangeError(fmt::format(
         "the loss is {} at update {} (epoch {}, lr {:.3g}): lower --lr, raise --warmup, or find the first bad "
         "value with --debug=nan",
-        loss, at.data_step, at.epoch + 1, lr);
+        loss, at.data_step, at.epoch + 1, lr));
   }
   const Interval interval = std::exchange(interval_, {});
   if (!watching_) return OkStatus();

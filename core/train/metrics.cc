@@ -68,10 +68,12 @@ Status ReadRecords(LogFile& file, const Take& take, DamagedLines* damaged, bool*
       if (torn != nullptr) *torn = true;
       break;
     }
-    StatusOr<MetricsRecord> record = InvalidArgument("JSON of more than {} bytes on one line", kLargestLine);
+    StatusOr<MetricsRecord> record = MetricsRecord();
     if (bytes - 1 <= kLargestLine) {
       SY_ASSIGN_OR_RETURN(const std::string_view line, file.Read(begin, bytes - 1));
       record = ParseJson<MetricsRecord>(line);
+    } else {
+      record = InvalidArgument("JSON of more than {} bytes on one line", kLargestLine);
     }
     if (record.ok() && record->is_object()) {
       take(std::move(*record), begin, bytes);

@@ -248,6 +248,7 @@ StatusOr<TrainingPlans::Deciding> TrainingPlans::DecidingReplica(const TrainConf
                                                                  const Mesh& mesh, int64_t updates, World& here,
                                                                  double available, int replicas) {
   constexpr double kNear = 0.01, kPadding = 1 << 16;
+  constexpr int kReplicasNearby = 64;
   Deciding largest;
   uint64_t most = 0, windows = 0;
   std::set<int> tried;
@@ -274,7 +275,8 @@ StatusOr<TrainingPlans::Deciding> TrainingPlans::DecidingReplica(const TrainConf
   const auto is_near = [&](uint64_t bytes) {
     return std::abs(static_cast<double>(bytes) - available) <= std::max(kNear * available, kPadding);
   };
-  if (!alike && (is_near(most) || is_near(most + windows))) SY_RETURN_IF_ERROR(try_places(kManyReplicas));
+  if (!alike && (is_near(most) || is_near(most + windows))) SY_RETURN_IF_ERROR(try_places(kReplicasNearby));
+  largest.of_all = alike || static_cast<int>(tried.size()) == mesh.data;
   return largest;
 }
 

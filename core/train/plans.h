@@ -68,11 +68,11 @@ struct TrainingPlans {
   static StatusOr<Replica> OfReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
                                      int64_t updates, World& here);
   // Of the replicas the one with the rank that takes the most memory, which says whether all fit into `available` bytes
-  // of each device. Where ranks share the update (--zero) each has other pieces, and so a plan of its own: so many
-  // `replicas` are planned, the first and the last among them, which are all where there are no more. Of many fewer
-  // than there are, one is enough where parameters are whole, for then plans differ by a kilobyte or two. Within a
-  // hundredth of `available` that decides, and up to kManyReplicas are planned.
-  static constexpr int kManyReplicas = 64;
+  // of each device. Where ranks share the update (--zero) each has other pieces, and so a plan of its own: `replicas`
+  // of them are planned, the first and the last among them, or all if there are no more (Deciding::of_all). If there
+  // are more and parameters are whole, one is planned: the others differ from it by a kilobyte or two. Where a
+  // hundredth of `available` more or less would decide, up to 64 are planned.
+  static constexpr int kMostReplicas = 16;
   struct Deciding;
   static StatusOr<Deciding> DecidingReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
                                             int64_t updates, World& here, double available, int replicas);
@@ -97,6 +97,7 @@ struct TrainingPlans::Deciding {
   Replica replica;
   int rank = 0;     // the first of it
   size_t most = 0;  // which of it takes the most
+  bool of_all = true;  // all were planned, or are alike
   const TrainingPlans& Most() const { return *replica[most]; }
 };
 

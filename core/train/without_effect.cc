@@ -201,14 +201,14 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
   if (c.lr == 0 && c.schedule != "cosine_annealing" && chosen("lr"))
     sentences.push_back("with --lr=0 nothing is learned: no update changes a weight");
   if (facts.updates_per_epoch == 0) return sentences;
-  if (c.save_every && *c.save_every > facts.updates && chosen("save_every")) {
-    sentences.push_back(fmt::format(
-        "--save_every has no effect: the run has {} updates, and its end is saved in any case", facts.updates));
-  }
   const int64_t epochs = (facts.updates + facts.updates_per_epoch - 1) / facts.updates_per_epoch;
+  if (c.save_every && *c.save_every > facts.updates && chosen("save_every")) {
+    sentences.push_back(fmt::format("--save_every={}: the run has {} updates, and is saved at its end alone",
+                                    *c.save_every, facts.updates));
+  }
   if (c.eval_every > epochs && chosen("eval_every")) {
-    sentences.push_back(fmt::format(
-        "--eval_every has no effect: the run ends in epoch {}, and its end is evaluated in any case", epochs));
+    sentences.push_back(fmt::format("--eval_every={}: the run ends in epoch {}, and is evaluated at its end alone",
+                                    c.eval_every, epochs));
   }
   // The first change comes too late.
   const auto too_late = [&](const char* setting, int64_t first) {

@@ -552,6 +552,7 @@ TEST_F(Location, NoMoreIsFetchedThanTheFileHas) {
   site.sites = {fmt::format("http://127.0.0.1:{}/", ntohs(address.sin_port))};
   setenv("no_proxy", "127.0.0.1", 1);
   expect_refused();
+  shutdown(listener, SHUT_RDWR);  // where nobody came
   server.join();
   close(listener);
   EXPECT_LT(sent, size_t{1} << 30);

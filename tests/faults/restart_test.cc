@@ -76,14 +76,16 @@ TEST_F(Restart, EndsWithTheErrorWhereEveryStartFails) {
 
 // A run that ends, and whose weights are of no use, has ended.
 TEST_F(Restart, DoesNotRepeatARunWhoseLossIsNotFinite) {
-  const CommandResult result =
-      Run("launch --nproc_per_node=2 --max_restarts=2 " +
-          Training("a",
-                   "--lr=2e9 --clip=0 --optimizer=sgd --momentum=0 --warmup=0 --schedule=constant "
-                   "--on_nonfinite=skip"));
-  ExpectRefused(result, {"trained", "is not finite with these weights"});
-  EXPECT_EQ(result.code, 2);
-  EXPECT_THAT(result.output, Not(HasSubstr("restart 1")));
+  const std::string diverging = "--lr=2e9 --clip=0 --optimizer=sgd --momentum=0 --warmup=0 --schedule=constant";
+  const auto run = [&](const std::string& suffix, const std::string& more) {
+    return Run("launch --nproc_per_node=2 --max_restarts=2 " + Training(suffix, diverging + more));
+  };
+  for (const auto& [result, said] : {std::pair(run("a", " --on_nonfinite=skip"), "is not finite with these weights"),
+                                     std::pair(run("b", ""), "the norm of the gradients is")}) {
+    ExpectRefused(result, {said});
+    EXPECT_EQ(result.code, 2) << said;
+    EXPECT_THAT(result.output, Not(HasSubstr("restart 1")));
+  }
 }
 
 // What is refused before a run begins would be refused again.

@@ -47,7 +47,7 @@ TEST(Launcher, EndsTheRunWhereARankLeavesAsASuccessBeforeTheyMet) {
   EXPECT_EQ(result.code, 1) << result.output;
   EXPECT_THAT(result.output, ContainsRegex("rank 1 .pid [0-9]+. ended with exit code 0 on host .* before it met the "
                                            "others, which wait for it; they are stopped"));
-  EXPECT_LT(result.seconds, 10);
+  EXPECT_LT(result.seconds, 30) << "and not the minute of --init_timeout_ms";
 }
 
 TEST(Launcher, KillsRanksThatDoNotEndAfterAFailure) {

@@ -125,8 +125,10 @@ TEST_F(TcpMesh, RanksOfOneHostListenOnTheLoopback) {
 }
 
 TEST_F(TcpMesh, WithoutAnInterfaceRanksOfSeveralHostsListenEverywhere) {
+  if (OtherInterface().first.empty()) GTEST_SKIP() << "this machine has no network";
   hosts_ = {0, 1};
-  EXPECT_THAT(Meet(""), testing::Each(testing::AnyOf("::", "0.0.0.0")));
+  EXPECT_THAT(Meet(""),
+              testing::AllOf(testing::Not(testing::IsEmpty()), testing::Each(testing::AnyOf("::", "0.0.0.0"))));
 }
 
 // Two of the three are on one host, and meet on its loopback.

@@ -223,8 +223,8 @@ TEST(WithoutEffect, IsWhatWouldComeBehindTheEnd) {
   c.lr = 0;
   EXPECT_THAT(sentences(),
               ElementsAre(HasSubstr("with --lr=0 nothing is learned"),
-                          HasSubstr("--save_every has no effect: the run has 12 updates"),
-                          HasSubstr("--eval_every has no effect: the run ends in epoch 3"),
+                          HasSubstr("--save_every=13: the run has 12 updates, and is saved at its end alone"),
+                          HasSubstr("--eval_every=4: the run ends in epoch 3, and is evaluated at its end alone"),
                           HasSubstr("--milestones: 2 of 3 have no effect: they lie behind the run's 12 updates")));
   c.milestones = {"12", "20"};
   EXPECT_THAT(sentences().back(), HasSubstr("--milestones has no effect: the rate would first change after 12"));

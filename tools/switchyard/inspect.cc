@@ -159,7 +159,7 @@ Status ExplainCommand(const CommandLine& line) {
             "whose workspace and fusions differ, and takes --memory_limit for the memory of what is meant");
   SY_RETURN_IF_ERROR(joined.status());
   const auto& here = *joined;
-  here->host_threads = std::max(1, static_cast<int>(cores.size()));  // which plan
+  here->host_threads = std::max(1, static_cast<int>(cores.size()));  // plans are made on all cores
   if (absl::GetFlag(FLAGS_search)) {
     WarnOfSettingsOfOtherTasks(setup);  // the search chooses what else has an effect
   } else {
@@ -178,7 +178,7 @@ Status ExplainCommand(const CommandLine& line) {
     c.recompute = automatic->setting;
   }
   SY_ASSIGN_OR_RETURN(const auto deciding, TrainingPlans::DecidingReplica(c, setup.model, mesh, planned, *here,
-                                                                          available, TrainingPlans::kManyReplicas));
+                                                                          available, TrainingPlans::kMostReplicas));
   const Replica& replica = deciding.replica;
   const TrainingPlans& plans = deciding.Most();
   const int rank = deciding.rank + static_cast<int>(deciding.most);
@@ -236,7 +236,10 @@ Status ExplainCommand(const CommandLine& line) {
   fmt::print("{} ({}), batch {} per rank, {} rank{}, {}, on {} ({}){}\n", c.model, ParametersText(setup.resolved),
              c.batch_size, world, world > 1 ? "s" : "", c.precision, here->device->info().plugin,
              here->device->info().name, threads);
-  fmt::print("{}\n", world > 1 ? fmt::format("of rank {}, which takes the most memory\n", rank) : "");
+  if (world > 1)
+    fmt::print("of rank {}, which takes the most memory{}\n", rank,
+               deciding.of_all ? "" : " of those that were planned: with many ranks not every one is");
+  fmt::print("\n");
   if (c.accumulation > 1 && mesh.pipeline == 1)
     fmt::print("of the last of an update's {} micro-steps, which updates; all of them compute {:.3f} GFLOP\n\n",
                c.accumulation, plans.UpdateFlops() / 1e9);

@@ -35,8 +35,13 @@ Status CheckOfRun(const LoadedCheckpoint& checkpoint, const ModelFamily& family,
   const nlohmann::json of_run = checkpoint.record.value("arch", nlohmann::json::object());
   std::vector<std::string> shown_by_shapes = family.resampled;
   shown_by_shapes.insert(shown_by_shapes.end(), family.of_shapes.begin(), family.of_shapes.end());
+  // Of what the model has here alone.
+  nlohmann::json shared = nlohmann::json::object();
+  for (const auto& field : architecture.items()) {
+    if (of_run.is_object() && of_run.contains(field.key())) shared[field.key()] = of_run[field.key()];
+  }
   const std::string differences =
-      of_run.is_object() ? ArchitectureDifferences(of_run, architecture, shown_by_shapes) : "";
+      of_run.is_object() ? ArchitectureDifferences(shared, architecture, shown_by_shapes) : "";
   if (differences.empty()) return OkStatus();
   return InvalidArgument("{} is a checkpoint of another model: {}; leave out what the run says itself",
                          checkpoint.folder, differences);
@@ -85,7 +90,7 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   if (transform) {
     setup.model.evaluation = transform;
     FillFromTransform(*transform, weights, setup.settings);
-    if (info.family->data == Content::kLabelledImages) {
+    if (info.family->data == Content::kLabelledImages && transform->resize > 0) {
       const float share = static_cast<float>(transform->image_size) / static_cast<float>(transform->resize);
       setup.settings.Fill("crop_ratio", JsonOf(share), Origin::kCheckpoint, weights.path());
     }

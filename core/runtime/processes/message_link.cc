@@ -221,7 +221,9 @@ StatusOr<int> ConnectTo(const std::string& host, int port, int timeout_ms) {
     if (error == EINPROGRESS) {
       pollfd writable{descriptor, POLLOUT, 0};
       socklen_t length = sizeof error;
-      const int ready = poll(&writable, 1, timeout_ms);
+      int ready;
+      do ready = poll(&writable, 1, timeout_ms);
+      while (ready < 0 && errno == EINTR);
       if (ready == 1)
         getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length);
       else
