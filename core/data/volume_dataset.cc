@@ -215,7 +215,8 @@ std::string VolumesLeftOut(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
-    if (name[0] == '.' || IsVolumeName(name)) continue;
+    std::error_code ignored;
+    if (name[0] == '.' || IsVolumeName(name) || at->is_directory(ignored)) continue;
     ++count;
     if (first.empty() || at->path().string() < first) first = at->path().string();
   }
