@@ -39,8 +39,8 @@ sy_status ListenOnNewName(int* listener, std::string* name, sy_error* error);
 int AcceptFromOwnUser(int listener);                                             // non-blocking
 sy_status ConnectToName(const std::string& name, int* socket, sy_error* error);  // SY_IN_PROGRESS: try again
 bool SendNumber(int socket, int number);
-sy_status ReceiveNumber(int socket,
-                        int* number);  // SY_IN_PROGRESS: not yet; SY_ABORTED: nothing of that kind will come
+// SY_IN_PROGRESS: not yet; SY_ABORTED: nothing of that kind will come.
+sy_status ReceiveNumber(int socket, int* number);
 bool SendDescriptor(int socket, int descriptor);
 // SY_IN_PROGRESS while none has come (waits up to wait_ms); SY_ABORTED when the other side is gone.
 sy_status ReceiveDescriptor(int socket, int wait_ms, int* descriptor, sy_error* error);

@@ -21,8 +21,8 @@ namespace {
 constexpr char kVariable[] = "SWITCHYARD_LAUNCH_REPORT";
 constexpr size_t kMostUnread = 1 << 20;
 constexpr size_t kMostOfARecord = PIPE_BUF - 32;          // of its text: a record is written whole or not at all
-constexpr char kFailure = 'f', kError = 'e', kMeeting = 'm', kMet = 'a',
-               kRun = 'r';                                // kinds of records: "pid kind text", a line each
+// Kinds of records: "pid kind text", a line each.
+constexpr char kFailure = 'f', kError = 'e', kMeeting = 'm', kMet = 'a', kRun = 'r';
 constexpr char kLineBreak = '\x1e';                       // within a text
 
 struct Listener {

@@ -31,13 +31,13 @@ struct LaunchOptions {
 // (128 + signal where one killed it; 1 where a node disappeared), else 0. Where a rank says before it leaves that
 // another one has failed, that one is named. Lines of other ranks than 0 start with "[rank] "; rank 0 writes straight
 // to our output, so that its progress bar stays one. After the first failure the others have grace_ms, then they are
-// killed; a second SIGINT kills at once. A rank that ends with exit code 0 while others wait to meet it has
-// failed. With max_restarts all ranks are started again after a failure, where rank 0
-// had begun a run (TellLauncherOfRun), nobody told us to stop and the exit code is not kEndsForGood: `switchyard train`
-// then goes on from its latest checkpoint. Several nodes meet again for that, without those that are gone, where
-// least_nodes are left; node 0, which knows the run, decides by its own max_restarts, and cannot be among the gone: the
-// others wait for its word after a failure, at most rendezvous_timeout_s. A node whose host is lost counts as gone
-// within half a minute. Errors before the start name the nodes that did not come.
+// killed; a second SIGINT kills at once. A rank that ends with exit code 0 while others of its node wait to meet it has
+// failed. With max_restarts all ranks are started again after a failure, where rank 0 had begun a run
+// (TellLauncherOfRun), nobody told us to stop and the exit code is not kEndsForGood: `switchyard train` then goes on
+// from its latest checkpoint. Several nodes meet again for that, without those that are gone, where least_nodes are
+// left; node 0, which knows the run, decides by its own max_restarts, and cannot be among the gone: the others wait for
+// its word after a failure, at most rendezvous_timeout_s. A node whose host is lost counts as gone within half a
+// minute. Errors before the start name the nodes that did not come.
 StatusOr<int> Launch(const LaunchOptions& options);
 
 }  // namespace switchyard
