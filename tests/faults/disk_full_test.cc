@@ -67,7 +67,7 @@ TEST_F(DiskFull, ARunWhoseFolderIsRemovedEndsAndSaysSo) {
       "0.1; done; rm -rf run; wait $pid)",
       folder_.path(), CommandLineOf(Start::kAlone, Training("--steps=1000000 --log_every=1 --save_every=100000")));
   ExpectRefused(RunCommand("bash -c '" + line + "'", 60),
-                {"metrics.jsonl: it was removed or moved while the run wrote"});
+                {"cannot write run/mlp/shapes/a/run/0/log/", "it was removed or moved while the run wrote"});
 }
 
 }  // namespace
