@@ -134,9 +134,5 @@ std::unique_ptr<sy_bound> Kernel::Bind(Arguments arguments, sy_launch* launch) c
 }  // namespace switchyard
 
 sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  using namespace switchyard;
-  return Guarded(error, [&] {
-    return AnswerCreate(host, plugin, error, {"cpu", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
-                        Interface);
-  });
+  return switchyard::AnswerCreate(host, plugin, error, {"cpu", "0.1.0", "Switchyard"}, switchyard::Interface);
 }

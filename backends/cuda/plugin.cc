@@ -21,6 +21,5 @@ const void* Interface(sy_instance*, const char* name) {
 }  // namespace switchyard
 
 sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::AnswerCreate(host, plugin, error, {"cuda", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
-                                  switchyard::Interface);
+  return switchyard::AnswerCreate(host, plugin, error, {"cuda", "0.1.0", "Switchyard"}, switchyard::Interface);
 }

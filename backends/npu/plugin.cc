@@ -23,6 +23,5 @@ const void* GetInterface(sy_instance*, const char* name) {
 }  // namespace switchyard
 
 extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::AnswerCreate(host, plugin, error, {"npu", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
-                                  switchyard::GetInterface);
+  return switchyard::AnswerCreate(host, plugin, error, {"npu", "0.1.0", "Switchyard"}, switchyard::GetInterface);
 }

@@ -24,9 +24,5 @@ const void* Interface(sy_instance*, const char* name) {
 }  // namespace switchyard
 
 extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  using namespace switchyard;
-  return Guarded(error, [&] {
-    return AnswerCreate(host, plugin, error, {"null", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
-                        Interface);
-  });
+  return switchyard::AnswerCreate(host, plugin, error, {"null", "0.1.0", "Switchyard"}, switchyard::Interface);
 }

@@ -83,9 +83,5 @@ const sy_kernel_v2 kReferenceKernels = {
 }  // namespace switchyard
 
 extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  using namespace switchyard;
-  return Guarded(error, [&] {
-    return AnswerCreate(host, plugin, error, {"reference", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
-                        Interface);
-  });
+  return switchyard::AnswerCreate(host, plugin, error, {"reference", "0.1.0", "Switchyard"}, switchyard::Interface);
 }

@@ -11,7 +11,7 @@ namespace mpi {
 using namespace switchyard;
 
 sy_status MpiCommunicator::Start(sy_request& request, sy_error* error) {
-  const CallSignature& own = request.header;
+  const CallSignature& own = request.signature;
   switch (own.kind) {
     case kBarrier:
       request.parts.resize(1);
@@ -38,7 +38,7 @@ sy_status MpiCommunicator::Start(sy_request& request, sy_error* error) {
 }
 
 sy_status MpiCommunicator::StartReduction(sy_request& request, sy_error* error) {
-  const CallSignature& own = request.header;
+  const CallSignature& own = request.signature;
   const uint64_t element = BytesOf(own.dtype), most = std::max<uint64_t>(1, settings_.part_bytes / element);
   const MPI_Datatype type = DatatypeOf(own.dtype);
   const MPI_Op operation = OperationOf(own.dtype, own.reduction);
@@ -69,7 +69,7 @@ sy_status MpiCommunicator::StartReduction(sy_request& request, sy_error* error) 
 }
 
 sy_status MpiCommunicator::StartExchange(sy_request& request, sy_error* error) {
-  const CallSignature& own = request.header;
+  const CallSignature& own = request.signature;
   const uint64_t element = BytesOf(own.dtype), block = own.count * element;
   const uint64_t most = std::max<uint64_t>(1, settings_.part_bytes / element);
   const bool gathers = own.kind == kAllGather;

@@ -22,12 +22,12 @@ int64_t NowMs() {
 constexpr char kQuit[] = "MPI was given up in this process, together with a call that it cannot cancel";
 
 // FNV-1a over everything that ranks must agree on.
-uint64_t Hash(const CallSignature& header) {
+uint64_t Hash(const CallSignature& signature) {
   uint64_t hash = 0xCBF29CE484222325u;
   const auto mix = [&](const void* data, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3u;
   };
-  mix(&header, sizeof header);
+  mix(&signature, sizeof signature);
   return hash;
 }
 
@@ -61,7 +61,7 @@ sy_status MpiCommunicator::Create(const sy_instance& instance, const sy_init_req
 
 MpiCommunicator::~MpiCommunicator() {
   const InLibrary inside;
-  if (inside && comm_ != MPI_COMM_NULL && ready_ && !aborted_ && failed_ == SY_OK) {
+  if (inside && comm_ != MPI_COMM_NULL && ready_ && !aborted_ && calls_.Failure(nullptr) == SY_OK) {
     MPI_Comm_free(&comm_);
     return;
   }
@@ -70,7 +70,7 @@ MpiCommunicator::~MpiCommunicator() {
   static auto& kept = *new std::vector<std::shared_ptr<void>>;
   const std::lock_guard lock(mutex);
   if (joining_ != nullptr) kept.push_back(std::move(joining_));
-  for (auto& request : requests_) {
+  for (auto& request : calls_.requests()) {
     if (request->pending()) kept.push_back(std::move(request));
   }
 }
@@ -109,32 +109,21 @@ sy_status MpiCommunicator::Ready(sy_error* error) {
   return SY_OK;
 }
 
-sy_request* MpiCommunicator::Queue(const CallSignature& call) {
-  if (unused_.empty()) {
-    requests_.push_back(std::make_unique<sy_request>());
-    unused_.reserve(requests_.size());  // Release must not fail
-    unused_.push_back(requests_.back().get());
-  }
-  sy_request& request = *unused_.back();
-  queue_.push_back(&request);
-  unused_.pop_back();
+sy_request& MpiCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
+  sy_request& request = calls_.Add(call, send, receive);
   request.state = sy_request::kQueued;
-  request.header = call;
   request.parts.clear();
   request.expected.clear();
   request.types.clear();
   request.transfers.clear();
-  return &request;
+  return request;
 }
 
 sy_status MpiCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
                                   sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result,
                                   sy_error* error) {
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
-  sy_request* const request = Queue(switchyard::SignatureOf(kind, call, count, dtype, reduction, root));
-  request->send = static_cast<const char*>(send);
-  request->receive = static_cast<char*>(receive);
-  *result = request;
+  *result = &Queue(switchyard::SignatureOf(kind, call, count, dtype, reduction, root), send, receive);
   return SY_OK;
 }
 
@@ -144,57 +133,37 @@ sy_status MpiCommunicator::SubmitMessages(const sy_call* call, const sy_transfer
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
-  *request = Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0));
-  (*request)->transfers.assign(transfers, transfers + count);
+  sy_request& queued =
+      Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr);
+  queued.transfers.assign(transfers, transfers + count);
+  *request = &queued;
   return SY_OK;
 }
 
 sy_status MpiCommunicator::Poll(sy_request* request, sy_error* error) {
-  if (request->state != sy_request::kDone) Progress();
-  if (request->state != sy_request::kDone) return SY_IN_PROGRESS;
-  if (request->outcome != SY_OK && error != nullptr) switchyard::FillStruct(error, request->error);
-  return request->outcome;
+  return calls_.Poll(*request, error, [this](sy_request& first) {
+    const sy_status status = Advance(first, &first.error);
+    if (status != SY_OK && status != SY_IN_PROGRESS) {
+      AbandonLibrary();
+      TakeBackMemory(first);
+    }
+    return status;
+  });
 }
 
 void MpiCommunicator::Release(sy_request* request) {
-  if (request->state != sy_request::kDone) {
+  if (!request->done) {
     Abort();
-    SY_FAIL(&request->error, SY_ABORTED, "%s was given up", switchyard::Describe(request->header).c_str());
-    Fail(*request, SY_ABORTED);
-    std::erase(queue_, request);
+    TakeBackMemory(*request);
   }
-  if (!request->pending()) unused_.push_back(request);
-}
-
-void MpiCommunicator::Progress() {
-  while (!queue_.empty()) {
-    sy_request& first = *queue_.front();
-    const sy_status status = failed_ != SY_OK ? failed_ : Advance(first, &first.error);
-    if (status == SY_IN_PROGRESS) return;
-    if (status != SY_OK) Fail(first, status);
-    first.outcome = status;
-    first.state = sy_request::kDone;
-    queue_.erase(queue_.begin());
-  }
-}
-
-// The call ends so; the first one that does ends the communicator.
-void MpiCommunicator::Fail(sy_request& request, sy_status status) {
-  if (failed_ == SY_OK) {
-    failed_ = status;
-    failure_ = request.error;
-    AbandonLibrary();
-  } else {
-    request.error = failure_;
-  }
-  TakeBackMemory(request);
+  calls_.Release(*request, !request->pending());
 }
 
 // On return MPI neither reads nor writes the memory of the caller: a message that nobody has begun to send is
 // cancelled, and if anything else of the call is pending there is only one way. What ranks exchange to compare calls,
 // and the barrier that ends a call of many parts, lie in the plugin's own memory.
 void MpiCommunicator::TakeBackMemory(sy_request& request) {
-  if (request.state != sy_request::kRunning || request.header.kind == switchyard::kBarrier || !request.pending())
+  if (request.state != sy_request::kRunning || request.signature.kind == switchyard::kBarrier || !request.pending())
     return;
   {
     const InLibrary inside;
@@ -216,12 +185,12 @@ sy_status MpiCommunicator::Advance(sy_request& request, sy_error* error) {
   if (!inside) return SY_FAIL(error, SY_ABORTED, "%s", kQuit);
   if (request.state == sy_request::kQueued) {
     request.began_ms = NowMs();
-    if (request.header.kind == switchyard::kMessages || !settings_.check || size_ == 1) {
+    if (request.signature.kind == switchyard::kMessages || !settings_.check || size_ == 1) {
       request.state = sy_request::kRunning;
       if (const sy_status started = Start(request, error); started != SY_OK) return started;
     } else {
       request.state = sy_request::kChecking;
-      request.check[0] = Hash(request.header);
+      request.check[0] = Hash(request.signature);
       request.check[1] = ~request.check[0];
       request.parts.assign(1, MPI_REQUEST_NULL);
       const int code =
@@ -234,21 +203,21 @@ sy_status MpiCommunicator::Advance(sy_request& request, sy_error* error) {
     request.statuses.resize(request.parts.size());
     const int code =
         MPI_Testall(static_cast<int>(request.parts.size()), request.parts.data(), &finished, request.statuses.data());
-    if (code != MPI_SUCCESS && request.header.kind == switchyard::kMessages) {
+    if (code != MPI_SUCCESS && request.signature.kind == switchyard::kMessages) {
       return SY_FAIL(error, SY_INVALID,
                      "send_recv_batch \"%.63s\": a message failed; does a rank send more than another expects?",
-                     request.header.tag);
+                     request.signature.tag);
     }
     if (const sy_status tested = CheckMpi(error, code, "MPI_Testall"); tested != SY_OK) return tested;
     if (!finished) {
       if (timeout_ms_ == 0 || NowMs() - request.began_ms < static_cast<int64_t>(timeout_ms_)) return SY_IN_PROGRESS;
       return SY_FAIL(error, SY_TIMEOUT, "rank %d waited %llu ms in %s", rank_,
-                     static_cast<unsigned long long>(timeout_ms_), switchyard::Describe(request.header).c_str());
+                     static_cast<unsigned long long>(timeout_ms_), switchyard::Describe(request.signature).c_str());
     }
     if (request.state == sy_request::kRunning || request.state == sy_request::kClosing) {
       if (const sy_status finished_part = Finish(request, error); finished_part != SY_OK) return finished_part;
       if (request.state == sy_request::kClosing || request.parts.size() < 2 ||
-          request.header.kind == switchyard::kMessages)
+          request.signature.kind == switchyard::kMessages)
         return SY_OK;
       // MPI may call a part finished whose last bytes leave only when this process calls MPI again. With many parts
       // that can hold the others up for long, so nobody returns before all have finished theirs.
@@ -272,21 +241,21 @@ sy_status MpiCommunicator::AfterCheck(sy_request& request, sy_error* error) {
     return Start(request, error);
   }
   request.state = sy_request::kComparing;
-  request.headers.resize(static_cast<size_t>(size_));
+  request.signatures.resize(static_cast<size_t>(size_));
   request.parts.assign(1, MPI_REQUEST_NULL);
   return CheckMpi(error,
-                  MPI_Iallgather(&request.header, sizeof request.header, MPI_BYTE, request.headers.data(),
-                                 sizeof request.header, MPI_BYTE, comm_, request.parts.data()),
+                  MPI_Iallgather(&request.signature, sizeof request.signature, MPI_BYTE, request.signatures.data(),
+                                 sizeof request.signature, MPI_BYTE, comm_, request.parts.data()),
                   "comparing calls");
 }
 
 // Every rank finds the same: the first rank that differs from rank 0.
 sy_status MpiCommunicator::Disagreement(const sy_request& request, sy_error* error) {
   int other = 1;
-  while (other + 1 < size_ && request.headers[other] == request.headers[0]) ++other;
+  while (other + 1 < size_ && request.signatures[other] == request.signatures[0]) ++other;
   return SY_FAIL(error, SY_INVALID, "ranks disagree: rank 0 calls %s, rank %d calls %s",
-                 switchyard::Describe(request.headers[0]).c_str(), other,
-                 switchyard::Describe(request.headers[other]).c_str());
+                 switchyard::Describe(request.signatures[0]).c_str(), other,
+                 switchyard::Describe(request.signatures[other]).c_str());
 }
 
 sy_status MpiCommunicator::Finish(sy_request& request, sy_error* error) {
@@ -298,7 +267,7 @@ sy_status MpiCommunicator::Finish(sy_request& request, sy_error* error) {
     if (request.expected[part] >= 0 && got != request.expected[part]) {
       return SY_FAIL(error, SY_INVALID,
                      "ranks disagree: rank %d sends %d bytes, rank %d expects %d in send_recv_batch \"%.63s\"",
-                     request.statuses[part].MPI_SOURCE, got, rank_, request.expected[part], request.header.tag);
+                     request.statuses[part].MPI_SOURCE, got, rank_, request.expected[part], request.signature.tag);
     }
   }
   return SY_OK;

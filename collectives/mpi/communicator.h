@@ -13,7 +13,24 @@
 #include <memory>
 #include <vector>
 
+#include "core/abi/call_queue.h"
 #include "core/abi/collective_class.h"
+
+struct sy_request : switchyard::QueuedCall {
+  enum { kQueued, kChecking, kComparing, kRunning, kClosing } state = kQueued;
+  uint64_t check[2] = {}, agreed[2] = {};
+  std::vector<switchyard::CallSignature> signatures;  // of all ranks, fetched where they disagree
+  std::vector<sy_transfer> transfers;
+  std::vector<MPI_Request> parts;
+  std::vector<int> expected;  // messages only: bytes of each part that is received, -1 for sends
+  std::vector<MPI_Status> statuses;
+  std::vector<MPI_Datatype> types;  // to free at the end
+  int64_t began_ms = 0;
+
+  bool pending() const {  // at MPI, which then uses this object
+    return std::any_of(parts.begin(), parts.end(), [](MPI_Request part) { return part != MPI_REQUEST_NULL; });
+  }
+};
 
 namespace mpi {
 
@@ -54,9 +71,7 @@ class MpiCommunicator {
   sy_status StartExchange(sy_request& request, sy_error* error);
   sy_status StartMessages(sy_request& request, sy_error* error);
 
-  sy_request* Queue(const CallSignature& call);
-  void Progress();
-  void Fail(sy_request& request, sy_status status);
+  sy_request& Queue(const CallSignature& call, const void* send, void* receive);
   static void TakeBackMemory(sy_request& request);
   sy_status Advance(sy_request& request, sy_error* error);
   sy_status AfterCheck(sy_request& request, sy_error* error);
@@ -73,32 +88,8 @@ class MpiCommunicator {
   };
   std::unique_ptr<Joining> joining_;
   bool ready_ = false;
-  std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
-  std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress
-  sy_status failed_ = SY_OK;
-  sy_error failure_{SY_HEADER(sy_error)};
+  switchyard::CallQueue<sy_request> calls_;
   std::atomic<bool> aborted_{false};
 };
 
 }  // namespace mpi
-
-struct sy_request {
-  enum { kQueued, kChecking, kComparing, kRunning, kClosing, kDone } state = kQueued;
-  mpi::CallSignature header{};
-  const char* send = nullptr;
-  char* receive = nullptr;
-  uint64_t check[2] = {}, agreed[2] = {};
-  std::vector<mpi::CallSignature> headers;  // of all ranks, fetched where they disagree
-  std::vector<sy_transfer> transfers;
-  std::vector<MPI_Request> parts;
-  std::vector<int> expected;  // messages only: bytes of each part that is received, -1 for sends
-  std::vector<MPI_Status> statuses;
-  std::vector<MPI_Datatype> types;  // to free at the end
-  int64_t began_ms = 0;
-  sy_status outcome = SY_OK;
-  sy_error error{SY_HEADER(sy_error)};
-
-  bool pending() const {  // at MPI, which then uses this object
-    return std::any_of(parts.begin(), parts.end(), [](MPI_Request part) { return part != MPI_REQUEST_NULL; });
-  }
-};

@@ -13,6 +13,5 @@ const void* GetInterface(sy_instance*, const char* name) {
 }  // namespace
 
 sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::AnswerCreate(host, plugin, error, {"mpi", "2.0", "Switchyard"}, std::make_unique<sy_instance>(),
-                                  GetInterface);
+  return switchyard::AnswerCreate(host, plugin, error, {"mpi", "2.0", "Switchyard"}, GetInterface);
 }

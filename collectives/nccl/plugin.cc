@@ -29,6 +29,5 @@ const void* Interface(sy_instance*, const char* name) {
 }  // namespace
 
 sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::AnswerCreate(host, plugin, error, {"nccl", "1.0", "Switchyard"}, std::make_unique<sy_instance>(),
-                                  Interface);
+  return switchyard::AnswerCreate(host, plugin, error, {"nccl", "1.0", "Switchyard"}, Interface);
 }

@@ -121,80 +121,44 @@ bool ShmCommunicator::Interrupted() const {
   return aborted_ || page_.load()->aborted_by.load(std::memory_order_relaxed) != 0;
 }
 
-sy_request* ShmCommunicator::Queue(const CallSignature& call) {
-  if (unused_.empty()) {
-    requests_.push_back(std::make_unique<sy_request>());
-    unused_.reserve(requests_.size());  // Release must not fail
-    unused_.push_back(requests_.back().get());
-  }
-  sy_request& request = *unused_.back();
-  queue_.push_back(&request);
-  unused_.pop_back();
-  request.done = false;
+sy_request& ShmCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
+  sy_request& request = calls_.Add(call, send, receive);
   request.header = {};
   static_cast<CallSignature&>(request.header) = call;
-  request.outcome = SY_OK;
   request.step = 0;
   request.barriers = 1;
   request.began_ns = 0;
   request.arrived = request.slept = request.early = request.two_phase = request.direct = false;
-  request.send = nullptr;
-  request.receive = nullptr;
   request.messages.clear();
-  return &request;
+  return request;
 }
 
 sy_status ShmCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
                                   sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result,
                                   sy_error* error) {
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
-  sy_request* const request = Queue(SignatureOf(kind, call, count, dtype, reduction, root));
-  request->send = static_cast<const char*>(send);
-  request->receive = static_cast<char*>(receive);
-  request->reduce = FindReduction(dtype, reduction);
-  *result = request;
+  sy_request& request = Queue(SignatureOf(kind, call, count, dtype, reduction, root), send, receive);
+  request.reduce = FindReduction(dtype, reduction);
+  *result = &request;
   return SY_OK;
 }
 
 sy_status ShmCommunicator::Poll(sy_request* request, sy_error* error) {
-  if (!request->done) Progress(true);
-  if (!request->done) return SY_IN_PROGRESS;
-  if (request->outcome != SY_OK && error != nullptr) FillStruct(error, request->error);
-  return request->outcome;
+  return calls_.Poll(*request, error, [this](sy_request& first) { return Advance(first); });
 }
 
 void ShmCommunicator::Release(sy_request* request) {
-  if (!request->done) {
-    Abort();
-    if (failed_ == SY_OK)
-      failed_ = SY_FAIL(&failure_, SY_ABORTED, "%s was given up", switchyard::Describe(request->header).c_str());
-    std::erase(queue_, request);
-  }
-  unused_.push_back(request);
+  if (!request->done) Abort();
+  calls_.Release(*request);
 }
 
-void ShmCommunicator::Progress(bool wait) {
-  while (!queue_.empty()) {
-    sy_request& request = *queue_.front();
-    if (request.began_ns == 0) request.began_ns = Now();
-    if (failed_ == SY_OK && aborted_) failed_ = SY_FAIL(&failure_, SY_ABORTED, "aborted");
-    sy_status status = failed_;
-    if (failed_ != SY_OK)
-      request.error = failure_;
-    else
-      status = request.header.kind == kMessages ? AdvanceMessages(request, wait) : Advance(request, wait);
-    if (status == SY_IN_PROGRESS) return;
-    request.outcome = status;
-    request.done = true;
-    queue_.erase(queue_.begin());
-    if (status != SY_OK && failed_ == SY_OK) {
-      failed_ = status;
-      failure_ = request.error;
-    }
-  }
+sy_status ShmCommunicator::Advance(sy_request& request) {
+  if (request.began_ns == 0) request.began_ns = Now();
+  if (aborted_) return SY_FAIL(&request.error, SY_ABORTED, "aborted");
+  return request.signature.kind == kMessages ? AdvanceMessages(request) : AdvanceCollective(request);
 }
 
-sy_status ShmCommunicator::Advance(sy_request& request, bool wait) {
+sy_status ShmCommunicator::AdvanceCollective(sy_request& request) {
   for (;;) {
     if (!request.arrived) {
       if (request.step == 0) Begin(request);
@@ -203,7 +167,7 @@ sy_status ShmCommunicator::Advance(sy_request& request, bool wait) {
       Notify(record(rank_).arrived, ++generation_);
       request.arrived = true;
     }
-    if (const sy_status all = AllArrived(request, wait); all != SY_OK) return all;
+    if (const sy_status all = AllArrived(request); all != SY_OK) return all;
     request.arrived = request.slept = false;
     if (++request.step > 1) continue;
     if (const sy_status agreed = CompareHeaders(request); agreed != SY_OK) return agreed;
@@ -216,14 +180,13 @@ void ShmCommunicator::Begin(sy_request& request) {
   record(rank_).headers[call_ & 1] = request.header;
 }
 
-sy_status ShmCommunicator::AllArrived(sy_request& request, bool wait) {
+sy_status ShmCommunicator::AllArrived(sy_request& request) {
   for (int rank = 0; rank < size_; ++rank) {
     Bell& bell = record(rank).arrived;
     for (;;) {
       const uint32_t reached = bell.value.load(std::memory_order_acquire);
       if (static_cast<int32_t>(reached - generation_) >= 0) break;
       if (const sy_status interrupted = CheckInterrupted(request); interrupted != SY_OK) return interrupted;
-      if (!wait) return SY_IN_PROGRESS;
       if (!WaitForChange(bell, reached, request.slept ? 0 : spins_)) {
         request.slept = true;
         return SY_IN_PROGRESS;

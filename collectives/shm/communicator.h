@@ -13,6 +13,7 @@
 #include "collectives/shm/meeting.h"
 #include "collectives/shm/segment.h"
 #include "collectives/shm/shared_layout.h"
+#include "core/abi/call_queue.h"
 #include "core/abi/collective_class.h"
 
 namespace shm {
@@ -21,14 +22,9 @@ using namespace switchyard;  // the words of collective_class.h
 
 }  // namespace shm
 
-struct sy_request {
-  bool done = false;
-  shm::CallHeader header{};
-  const char* send = nullptr;
-  char* receive = nullptr;
+struct sy_request : switchyard::QueuedCall {
+  shm::CallHeader header{};  // the signature with what else the ranks tell each other
   switchyard::ReduceFunction reduce = nullptr;
-  sy_status outcome = SY_OK;
-  sy_error error{SY_HEADER(sy_error)};
 
   // Progress of a collective.
   uint32_t step = 0, barriers = 1;  // barriers passed, and how many there are
@@ -89,12 +85,12 @@ class ShmCommunicator {
       : rank_(rank), size_(size), timeout_ms_(timeout_ms), layout_(size) {}
 
   // communicator.cc: the queue and the steps
-  sy_request* Queue(const CallSignature& call);
+  sy_request& Queue(const CallSignature& call, const void* send, void* receive);
   sy_status RunNow(CollectiveKind kind, uint64_t count, int32_t value, int32_t other, sy_error* error);
-  void Progress(bool wait);
-  sy_status Advance(sy_request& request, bool wait);
+  sy_status Advance(sy_request& request);
+  sy_status AdvanceCollective(sy_request& request);
   void Begin(sy_request& request);
-  sy_status AllArrived(sy_request& request, bool wait);
+  sy_status AllArrived(sy_request& request);
   sy_status CompareHeaders(sy_request& request);
   sy_status CheckInterrupted(sy_request& request);
   const char* Missing(const sy_request& request, char* text, size_t room) const;
@@ -116,7 +112,7 @@ class ShmCommunicator {
   char* slot(int rank, uint64_t turn) const;
 
   // messages.cc
-  sy_status AdvanceMessages(sy_request& request, bool wait);
+  sy_status AdvanceMessages(sy_request& request);
   bool MoveSend(sy_request::Message& message);
   bool MoveReceive(sy_request::Message& message, sy_request& request, sy_status* status);
 
@@ -133,16 +129,13 @@ class ShmCommunicator {
   RankRecord* records_ = nullptr;
   RingHeader* rings_ = nullptr;
   std::vector<std::unique_ptr<OwnedSegment>> owned_;   // by number; null: freed
-  std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
-  std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress
+  CallQueue<sy_request> calls_;
   uint64_t call_ = 0;                                  // collectives begun, equal on all ranks
   uint32_t generation_ = 0;                            // barriers reached
   uint64_t turn_ = 0;                                  // staging slots used
   int spins_ = 0;
   std::vector<void*> destinations_;
   std::vector<const void*> sources_;
-  sy_status failed_ = SY_OK;
-  sy_error failure_{SY_HEADER(sy_error)};
   std::atomic<bool> aborted_{false};
 };
 

@@ -40,8 +40,9 @@ sy_status ShmCommunicator::SubmitMessages(const sy_call* call, const sy_transfer
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
-  *request = Queue(SignatureOf(kMessages, call, count, SY_U8, SY_SUM, 0));
-  for (uint32_t i = 0; i < count; ++i) (*request)->messages.push_back({transfers[i], 0, 0});
+  sy_request& queued = Queue(SignatureOf(kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr);
+  for (uint32_t i = 0; i < count; ++i) queued.messages.push_back({transfers[i], 0, 0});
+  *request = &queued;
   return SY_OK;
 }
 
@@ -105,7 +106,7 @@ bool ShmCommunicator::MoveReceive(sy_request::Message& message, sy_request& requ
   return true;
 }
 
-sy_status ShmCommunicator::AdvanceMessages(sy_request& request, bool wait) {
+sy_status ShmCommunicator::AdvanceMessages(sy_request& request) {
   Bell& doorbell = record(rank_).doorbell;
   for (;;) {
     const uint32_t seen = doorbell.value.load();
@@ -132,7 +133,6 @@ sy_status ShmCommunicator::AdvanceMessages(sy_request& request, bool wait) {
       continue;
     }
     if (const sy_status interrupted = CheckInterrupted(request); interrupted != SY_OK) return interrupted;
-    if (!wait) return SY_IN_PROGRESS;
     if (!WaitForChange(doorbell, seen, request.slept ? 0 : spins_)) {
       request.slept = true;
       return SY_IN_PROGRESS;

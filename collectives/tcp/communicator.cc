@@ -70,10 +70,7 @@ sy_status TcpCommunicator::Open(const sy_init_request& request, const Choices& c
 }
 
 sy_status TcpCommunicator::Ready(sy_error* error) {
-  if (failed_ != SY_OK) {
-    if (error != nullptr) switchyard::FillStruct(error, failure_);
-    return failed_;
-  }
+  if (const sy_status failed = calls_.Failure(error); failed != SY_OK) return failed;
   if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted");
   sy_error problem{SY_HEADER(sy_error)};  // what was not there yet is no error
   const sy_status status = mesh_->Poll(&problem);
@@ -81,30 +78,18 @@ sy_status TcpCommunicator::Ready(sy_error* error) {
   return status;
 }
 
-sy_request* TcpCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
-  if (unused_.empty()) {
-    requests_.push_back(std::make_unique<sy_request>());
-    unused_.reserve(requests_.size());  // Release must not fail
-    unused_.push_back(requests_.back().get());
-  }
-  sy_request& request = *unused_.back();
-  queue_.push_back(&request);
-  unused_.pop_back();
-  request.call = call;
-  request.send = static_cast<const char*>(send);
-  request.receive = static_cast<char*>(receive);
+sy_request& TcpCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
+  sy_request& request = calls_.Add(call, send, receive);
   request.messages.clear();
   request.round = -1;
-  request.done = false;
-  request.outcome = SY_OK;
-  return &request;
+  return request;
 }
 
 sy_status TcpCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
                                   sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request,
                                   sy_error* error) {
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
-  *request = Queue(switchyard::SignatureOf(kind, call, count, dtype, reduction, root), send, receive);
+  *request = &Queue(switchyard::SignatureOf(kind, call, count, dtype, reduction, root), send, receive);
   return SY_OK;
 }
 
@@ -115,45 +100,20 @@ sy_status TcpCommunicator::SubmitMessages(const sy_call* call, const sy_transfer
       return SY_FAIL(error, SY_INVALID, "message %u of rank %d: peer %d of %d ranks", i, rank_, transfers[i].peer,
                      size_);
   }
-  *request = Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr);
-  for (uint32_t i = 0; i < count; ++i) (*request)->messages.push_back({transfers[i]});
+  sy_request& queued =
+      Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr);
+  for (uint32_t i = 0; i < count; ++i) queued.messages.push_back({transfers[i]});
+  *request = &queued;
   return SY_OK;
 }
 
-void TcpCommunicator::Progress() {
-  while (!queue_.empty()) {
-    sy_request& first = *queue_.front();
-    sy_status status = failed_;
-    if (failed_ != SY_OK)
-      first.error = failure_;
-    else
-      status = Advance(first);
-    if (status == SY_IN_PROGRESS) return;
-    if (status != SY_OK && failed_ == SY_OK) {
-      failed_ = status;
-      failure_ = first.error;
-    }
-    first.outcome = status;
-    first.done = true;
-    queue_.erase(queue_.begin());
-  }
-}
-
 sy_status TcpCommunicator::Poll(sy_request* request, sy_error* error) {
-  if (!request->done) Progress();
-  if (!request->done) return SY_IN_PROGRESS;
-  if (request->outcome != SY_OK && error != nullptr) switchyard::FillStruct(error, request->error);
-  return request->outcome;
+  return calls_.Poll(*request, error, [this](sy_request& first) { return Advance(first); });
 }
 
 void TcpCommunicator::Release(sy_request* request) {
-  if (!request->done) {
-    Abort();
-    if (failed_ == SY_OK)
-      failed_ = SY_FAIL(&failure_, SY_ABORTED, "%s was given up", switchyard::Describe(request->call).c_str());
-    std::erase(queue_, request);
-  }
-  unused_.push_back(request);
+  if (!request->done) Abort();
+  calls_.Release(*request);
 }
 
 // SY_IN_PROGRESS where nothing can go on now.
@@ -199,7 +159,7 @@ sy_status TcpCommunicator::MoveAll(sy_request& request, bool* moved, bool* finis
 sy_status TcpCommunicator::Move(sy_request& request, sy_request::Message& message, bool* moved) {
   const sy_transfer& transfer = message.transfer;
   const bool sends = transfer.is_send != 0;
-  if (message.done == 0 && sends) message.frame = {kMagic, transfer.bytes, request.call};
+  if (message.done == 0 && sends) message.frame = {kMagic, transfer.bytes, request.signature};
   while (message.done < message.size()) {
     const uint64_t in_frame = std::min<uint64_t>(message.done, sizeof(Frame)), in_data = message.done - in_frame;
     iovec parts[2] = {{reinterpret_cast<char*>(&message.frame) + in_frame, sizeof(Frame) - in_frame},
@@ -237,18 +197,19 @@ sy_status TcpCommunicator::CheckFrame(const sy_request& request, const sy_reques
       theirs.reduction < 0 || theirs.reduction >= SY_REDUCTION_COUNT)
     return SY_FAIL(error, SY_INVALID, "rank %d sends what is no message; are all ranks of the same version?",
                    message.transfer.peer);
-  const bool messages = request.call.kind == switchyard::kMessages && theirs.kind == switchyard::kMessages;
-  if (!messages && !(theirs == request.call)) {
+  const bool messages = request.signature.kind == switchyard::kMessages && theirs.kind == switchyard::kMessages;
+  if (!messages && !(theirs == request.signature)) {
     const bool first = rank_ < message.transfer.peer;
-    return SY_FAIL(error, SY_INVALID, "ranks disagree: rank %d calls %s, rank %d calls %s",
-                   first ? rank_ : message.transfer.peer, switchyard::Describe(first ? request.call : theirs).c_str(),
-                   first ? message.transfer.peer : rank_, switchyard::Describe(first ? theirs : request.call).c_str());
+    return SY_FAIL(
+        error, SY_INVALID, "ranks disagree: rank %d calls %s, rank %d calls %s", first ? rank_ : message.transfer.peer,
+        switchyard::Describe(first ? request.signature : theirs).c_str(), first ? message.transfer.peer : rank_,
+        switchyard::Describe(first ? theirs : request.signature).c_str());
   }
   if (frame.bytes == message.transfer.bytes) return SY_OK;
   return SY_FAIL(error, SY_INVALID, "ranks disagree: rank %d sends %llu bytes in %s, rank %d expects %llu in %s",
                  message.transfer.peer, static_cast<unsigned long long>(frame.bytes),
                  switchyard::Describe(theirs).c_str(), rank_, static_cast<unsigned long long>(message.transfer.bytes),
-                 switchyard::Describe(request.call).c_str());
+                 switchyard::Describe(request.signature).c_str());
 }
 
 sy_status TcpCommunicator::CheckTime(const sy_request& request, sy_error* error) const {
@@ -261,7 +222,8 @@ sy_status TcpCommunicator::CheckTime(const sy_request& request, sy_error* error)
       late += switchyard::Format("%srank %d", late.empty() ? "" : ", ", peer);
   }
   return SY_FAIL(error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_,
-                 static_cast<unsigned long long>(limit_ms), switchyard::Describe(request.call).c_str(), late.c_str());
+                 static_cast<unsigned long long>(limit_ms), switchyard::Describe(request.signature).c_str(),
+                 late.c_str());
 }
 
 void TcpCommunicator::WaitForSockets() {
@@ -282,7 +244,7 @@ sy_status TcpCommunicator::Split(int32_t color, int32_t key, const char* name, s
   all[2 * own + 1] = key;
   const CallSignature call =  // without the name, which may be each group's own
       switchyard::SignatureOf(switchyard::kSplit, nullptr, 2 * sizeof(int32_t), SY_U8, SY_SUM, 0);
-  sy_request* const request = Queue(call, &all[2 * own], all.data());
+  sy_request* const request = &Queue(call, &all[2 * own], all.data());
   sy_status status;
   do status = Poll(request, error);
   while (status == SY_IN_PROGRESS);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "collectives/tcp/mesh.h"
+#include "core/abi/call_queue.h"
 #include "core/abi/collective_class.h"
 
 namespace tcp {
@@ -29,22 +30,16 @@ struct Frame {
 
 }  // namespace tcp
 
-struct sy_request {
+struct sy_request : switchyard::QueuedCall {
   struct Message {
     sy_transfer transfer;
     uint64_t done = 0;  // bytes, its frame included
     tcp::Frame frame{};
     uint64_t size() const { return sizeof(tcp::Frame) + transfer.bytes; }
   };
-  tcp::CallSignature call{};
-  const char* send = nullptr;
-  char* receive = nullptr;
   std::vector<Message> messages;  // of the current round
   int round = -1;                 // -1: not begun
   std::chrono::steady_clock::time_point began;
-  bool done = false;
-  sy_status outcome = SY_OK;
-  sy_error error{SY_HEADER(sy_error)};
 };
 
 namespace tcp {
@@ -78,8 +73,7 @@ class TcpCommunicator {
   TcpCommunicator(const sy_init_request& request, const Choices& choices, std::unique_ptr<Mesh> mesh);
   static sy_status Open(const sy_init_request& request, const Choices& choices,
                         std::unique_ptr<TcpCommunicator>* result, sy_error* error);
-  sy_request* Queue(const CallSignature& call, const void* send, void* receive);
-  void Progress();
+  sy_request& Queue(const CallSignature& call, const void* send, void* receive);
   sy_status Advance(sy_request& request);
   bool BeginRound(sy_request& request);  // after the one before has ended; false where no round is left
   bool GatherRound(sy_request& request);
@@ -110,14 +104,11 @@ class TcpCommunicator {
   std::vector<int32_t> hosts_;
   double saving_ = 0;  // SavingOfNeighbours, of an all_reduce; the ring of an all_gather goes by it too
   std::unique_ptr<Mesh> mesh_;
-  std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
-  std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress
-  std::vector<char> scratch_, sum_;                    // one call runs at a time; sum_: in f32, of half types
-  std::vector<short> waits_for_;                       // poll events, by peer
+  switchyard::CallQueue<sy_request> calls_;
+  std::vector<char> scratch_, sum_;  // one call runs at a time; sum_: in f32, of half types
+  std::vector<short> waits_for_;     // poll events, by peer
   std::vector<const void*> sources_;
   std::vector<pollfd> polled_;
-  sy_status failed_ = SY_OK;
-  sy_error failure_{SY_HEADER(sy_error)};
   std::atomic<bool> aborted_{false};
 };
 

@@ -95,7 +95,7 @@ bool TcpCommunicator::IsSmall(const CallSignature& call) const {
 }
 
 bool TcpCommunicator::BeginRound(sy_request& request) {
-  const CallSignature& call = request.call;
+  const CallSignature& call = request.signature;
   if (call.kind == switchyard::kMessages) return request.round == 0;  // they are given
   request.messages.clear();
   bool goes_on = false;
@@ -127,7 +127,7 @@ bool TcpCommunicator::BeginRound(sy_request& request) {
 
 // The scratch holds the block of rank r + i (mod n) at i, and kPorts times as many after each round.
 bool TcpCommunicator::GatherRound(sy_request& request) {
-  const CallSignature& call = request.call;
+  const CallSignature& call = request.signature;
   const uint64_t block = call.count * BytesOf(call.dtype), size = static_cast<uint64_t>(size_),
                  rank = static_cast<uint64_t>(rank_);
   if (request.round == 0) {
@@ -156,13 +156,14 @@ bool TcpCommunicator::GatherRound(sy_request& request) {
 
 // result[i] = the sum of sources_ over all ranks, in rank order.
 void TcpCommunicator::ReduceAll(const sy_request& request, void* result, uint64_t count) {
-  switchyard::FindReduction(request.call.dtype, request.call.reduction)(&result, 1, sources_.data(), size_, count);
+  switchyard::FindReduction(request.signature.dtype, request.signature.reduction)(&result, 1, sources_.data(), size_,
+                                                                                  count);
 }
 
 // Adds our own piece to the sum of those before us, which lies in the scratch: into the result on the last rank and
 // where the dtype is added as it is stored, else into sum_.
 void TcpCommunicator::ReducePartial(const sy_request& request, uint64_t first, uint64_t count) {
-  const CallSignature& call = request.call;
+  const CallSignature& call = request.signature;
   const uint64_t element = BytesOf(call.dtype);
   const bool is_last = rank_ == size_ - 1;
   const switchyard::WideForm* const wide = switchyard::FindWideForm(call.dtype);
@@ -190,7 +191,7 @@ void TcpCommunicator::ReducePartial(const sy_request& request, uint64_t first, u
 // In round t rank r adds its own to piece t - r and sends it on; the sum of piece p leaves the last rank, n - 1, in
 // round p + n - 1, and goes down by one rank a round.
 bool TcpCommunicator::ChainReduceRound(sy_request& request) {
-  const CallSignature& call = request.call;
+  const CallSignature& call = request.signature;
   const Pieces pieces(call, size_);
   const uint64_t element = BytesOf(call.dtype);
   const bool is_wide = switchyard::FindWideForm(call.dtype) != nullptr;
@@ -222,9 +223,9 @@ bool TcpCommunicator::ChainReduceRound(sy_request& request) {
 
 // In round t the rank that is d behind the root sends piece t - d on.
 bool TcpCommunicator::ChainBroadcastRound(sy_request& request) {
-  const Pieces pieces(request.call, size_);
-  const uint64_t element = BytesOf(request.call.dtype);
-  const int64_t behind_root = (rank_ - request.call.root + size_) % size_, piece = request.round - behind_root;
+  const Pieces pieces(request.signature, size_);
+  const uint64_t element = BytesOf(request.signature.dtype);
+  const int64_t behind_root = (rank_ - request.signature.root + size_) % size_, piece = request.round - behind_root;
   if (request.round >= pieces.count + size_ - 2) return false;
   const auto place = [&](int64_t of) { return request.receive + pieces.First(of) * element; };
   if (behind_root < size_ - 1 && pieces.Has(piece))
@@ -236,7 +237,7 @@ bool TcpCommunicator::ChainBroadcastRound(sy_request& request) {
 
 // Blocks go round: in round t rank r sends that of rank r - t on.
 bool TcpCommunicator::RingGatherRound(sy_request& request) {
-  const uint64_t block = request.call.count * BytesOf(request.call.dtype);
+  const uint64_t block = request.signature.count * BytesOf(request.signature.dtype);
   const auto place = [&](int back) {
     return request.receive + static_cast<uint64_t>((rank_ + 2 * size_ - back) % size_) * block;
   };
@@ -249,7 +250,7 @@ bool TcpCommunicator::RingGatherRound(sy_request& request) {
 
 // The first round brings each rank its share from all, the second brings all the shares that were added up.
 bool TcpCommunicator::DirectReduceRound(sy_request& request) {
-  const CallSignature& call = request.call;
+  const CallSignature& call = request.signature;
   const uint64_t element = BytesOf(call.dtype), size = static_cast<uint64_t>(size_);
   const uint64_t each = ((call.count + size - 1) / size + 63) / 64 * 64;  // whole cache lines, but for the last share
   const auto place = [&](int rank) { return std::min(call.count, each * static_cast<uint64_t>(rank)) * element; };
@@ -278,7 +279,7 @@ bool TcpCommunicator::DirectReduceRound(sy_request& request) {
 
 // One round from each rank to each other rank.
 bool TcpCommunicator::DirectRound(sy_request& request) {
-  const CallSignature& call = request.call;
+  const CallSignature& call = request.signature;
   const uint64_t block = call.count * BytesOf(call.dtype), size = static_cast<uint64_t>(size_),
                  rank = static_cast<uint64_t>(rank_);
   if (request.round > 0) {

@@ -16,6 +16,7 @@
 #include <source_location>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/abi/plugin.h"
@@ -134,10 +135,10 @@ struct PluginStrings {
   const char *name, *version, *vendor;
 };
 
-// What sy_plugin_create does: a new instance serves `host`, and is kept until the process ends.
-inline sy_status AnswerCreate(const sy_host* host, sy_plugin* plugin, sy_error* error, const PluginStrings& who,
-                              std::unique_ptr<sy_instance> instance,
-                              const void* (*get_interface)(sy_instance*, const char*)) {
+// What sy_plugin_create does: a new Instance, made of the arguments, serves `host`, and is kept until the process ends.
+template <typename Instance = sy_instance, typename... Arguments>
+sy_status AnswerCreate(const sy_host* host, sy_plugin* plugin, sy_error* error, const PluginStrings& who,
+                       const void* (*get_interface)(sy_instance*, const char*), Arguments&&... arguments) {
   if (plugin == nullptr || !SY_HAS(sy_plugin, plugin, get_interface)) {
     return SY_FAIL(error, SY_INVALID, "sy_plugin_create: the plugin struct is smaller than that of edition 2");
   }
@@ -145,6 +146,7 @@ inline sy_status AnswerCreate(const sy_host* host, sy_plugin* plugin, sy_error* 
   return Guarded(error, [&] {
     static auto& mutex = *new std::mutex;
     static auto& instances = *new std::vector<std::unique_ptr<sy_instance>>;
+    auto instance = std::make_unique<Instance>(std::forward<Arguments>(arguments)...);
     instance->host = host;
     sy_plugin own{};
     own.magic = SY_PLUGIN_MAGIC;

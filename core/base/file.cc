@@ -60,18 +60,21 @@ StatusOr<size_t> FileBytes(const Descriptor& file, const std::string& path) {
   return static_cast<size_t>(about.st_size);
 }
 
-StatusOr<std::string> ReadWholeFile(const std::string& path, size_t limit) {
+namespace {
+
+template <typename Bytes>
+Status ReadInto(const std::string& path, size_t limit, Bytes* content) {
   SY_ASSIGN_OR_RETURN(const Descriptor file, OpenRegularFile(path));
   SY_ASSIGN_OR_RETURN(const size_t bytes, FileBytes(file, path));
   if (bytes > limit) {
     return DataLoss("{} has {} bytes, expected at most {}: this is another kind of file", path, bytes, limit);
   }
   // One byte more than expected shows the end; what the system makes up when asked, as in /proc, says that it has none.
-  std::string content(bytes + 1, '\0');
+  content->resize(bytes + 1);
   size_t done = 0;
   for (;;) {
-    if (done == content.size()) content.resize(std::min(2 * done, limit) + 1);
-    const ssize_t got = ::read(file.get(), content.data() + done, content.size() - done);
+    if (done == content->size()) content->resize(std::min(2 * done, limit) + 1);
+    const ssize_t got = ::read(file.get(), content->data() + done, content->size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return FileError("read", path, errno);
     if (got == 0) break;
@@ -79,8 +82,20 @@ StatusOr<std::string> ReadWholeFile(const std::string& path, size_t limit) {
     if (done > limit) return DataLoss("{} has more than {} bytes: this is another kind of file", path, limit);
   }
   if (done < bytes) return DataLoss("{} ends after {} bytes, expected {}", path, done, bytes);
-  content.resize(done);
+  content->resize(done);
+  return OkStatus();
+}
+
+}  // namespace
+
+StatusOr<std::string> ReadWholeFile(const std::string& path, size_t limit) {
+  std::string content;
+  SY_RETURN_IF_ERROR(ReadInto(path, limit, &content));
   return content;
+}
+
+Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes) {
+  return ReadInto(path, limit, bytes);
 }
 
 }  // namespace switchyard

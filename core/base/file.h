@@ -5,8 +5,10 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/status.h"
 
@@ -45,5 +47,7 @@ StatusOr<size_t> FileBytes(const Descriptor& file, const std::string& path);
 
 // The whole of a regular file of at most `limit` bytes.
 StatusOr<std::string> ReadWholeFile(const std::string& path, size_t limit);
+// The same into memory that is used again.
+Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
 
 }  // namespace switchyard

@@ -122,17 +122,6 @@ Status FileStream::Finish(uint64_t count, const std::string& of_what, std::vecto
   return bytes->size() > count || !more.empty() ? other("more than that") : OkStatus();
 }
 
-Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes) {
-  bytes->clear();
-  SY_ASSIGN_OR_RETURN(FileStream file, FileStream::Open(path));
-  if (!file.gzip()) {
-    if (file.most_bytes() > limit) return TooLarge(path, limit);
-    bytes->reserve(file.most_bytes() + 1);
-  }
-  SY_RETURN_IF_ERROR(file.Append(uint64_t{limit} + 1, bytes));
-  return bytes->size() > limit ? TooLarge(path, limit) : OkStatus();
-}
-
 StatusOr<std::unique_ptr<FileTree>> FileTree::Open(const std::string& path) {
   std::error_code error;
   std::unique_ptr<FileTree> tree(new FileTree);
@@ -149,22 +138,6 @@ StatusOr<std::unique_ptr<FileTree>> FileTree::Open(const std::string& path) {
   tree->archive_ = true;
   SY_RETURN_IF_ERROR(tree->ListArchive());
   return tree;
-}
-
-Status ReadFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes) {
-  SY_ASSIGN_OR_RETURN(const Descriptor file, OpenRegularFile(path));
-  SY_ASSIGN_OR_RETURN(const size_t file_bytes, FileBytes(file, path));
-  if (file_bytes > limit) return TooLarge(path, limit);
-  bytes->resize(file_bytes);
-  size_t used = 0;
-  while (used < bytes->size()) {
-    const ssize_t got = read(file.get(), bytes->data() + used, bytes->size() - used);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FileError("read", path, errno);
-    if (got == 0) return DataLoss("{} ends after {} bytes, expected {}", path, used, file_bytes);
-    used += static_cast<size_t>(got);
-  }
-  return OkStatus();
 }
 
 Status FileTree::ListFolder() {
@@ -250,7 +223,7 @@ Status FileTree::ReadAt(int64_t offset, int64_t count, uint8_t* target) const {
 }
 
 Status FileTree::Read(const Entry& entry, std::vector<uint8_t>* bytes) const {
-  if (!archive_) return ReadFile(root_ + "/" + entry.name, kLargestSample, bytes);
+  if (!archive_) return ReadWholeFile(root_ + "/" + entry.name, kLargestSample, bytes);
   if (static_cast<uint64_t>(entry.size) > kLargestSample) return TooLarge(Path(entry), kLargestSample);
   bytes->resize(static_cast<size_t>(entry.size));
   return ReadAt(entry.offset, entry.size, bytes->data());

@@ -49,11 +49,6 @@ class FileStream {
   bool gzip_ = false;
 };
 
-// The file's bytes, gzip undone and checked against its own checksum. ResourceExhausted above `limit` bytes.
-Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
-
-// The file's bytes as they are.
-Status ReadFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
 inline constexpr size_t kLargestList = size_t{1} << 26;    // bytes of a text that lists files or classes
 inline constexpr size_t kLargestSample = size_t{1} << 28;  // bytes of one encoded image, or of one file in a tree
 

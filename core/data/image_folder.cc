@@ -137,8 +137,8 @@ std::string ImagesLeftOut(const FileTree& tree, const std::string& folder) {
   int64_t count = 0;
   std::string first;
   for (const FileTree::Entry& entry : tree.entries()) {
-    const size_t name = entry.name.rfind('/') + 1;
-    if (entry.folder || !entry.name.starts_with(folder) || entry.name[name] == '.' || IsImageName(entry.name)) continue;
+    const bool hidden = entry.name[0] == '.' || entry.name.find("/.") != std::string::npos;
+    if (entry.folder || hidden || !entry.name.starts_with(folder) || IsImageName(entry.name)) continue;
     if (count++ == 0) first = tree.Path(entry);
   }
   return LeftOutText(count, first, ".jpg, .jpeg nor .png");

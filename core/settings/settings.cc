@@ -128,22 +128,23 @@ Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin o
   auto value = ValueFromText(*row, *ours);
   if (!value.ok()) return Annotate(value.status(), source);
   const Entry* there = Find(alias.setting);
-  if (there != nullptr && there->origin == origin) {
-    if (there->value == *value || GivesWay(*row, &alias, *value)) return OkStatus();
+  const bool same = there != nullptr && there->origin == origin && there->value == *value;
+  if (!same && there != nullptr && there->origin == origin) {
+    if (GivesWay(*row, &alias, *value)) return OkStatus();
     if (!GivesWay(*row, there->alias, there->value))
       return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, alias.setting);
     entries_.erase(alias.setting);
   }
+  if (const auto said = alias.beside.find(text); said != alias.beside.end()) {
+    for (const auto& [name, word] : said->second) {
+      SY_ASSIGN_OR_RETURN(nlohmann::json other, ValueFromText(*table_->Find(name), word));
+      beside_.push_back({name, {std::move(other), origin, source, &alias}, alias.setting, *value});
+    }
+  }
+  if (same) return OkStatus();
   SY_RETURN_IF_ERROR(Give(alias.setting, std::move(*value), origin, source));
   Entry& entry = entries_[alias.setting];
-  if (entry.origin != origin) return OkStatus();
-  entry.alias = &alias;
-  const auto said = alias.beside.find(text);
-  if (said == alias.beside.end()) return OkStatus();
-  for (const auto& [name, word] : said->second) {
-    SY_ASSIGN_OR_RETURN(nlohmann::json other, ValueFromText(*table_->Find(name), word));
-    beside_.push_back({name, alias.setting, {std::move(other), origin, source, &alias}});
-  }
+  if (entry.origin == origin) entry.alias = &alias;
   return OkStatus();
 }
 
@@ -187,7 +188,7 @@ void Settings::ResolveYields() {
   for (const std::string& name : dropped) Forget(name);
   for (const Beside& said : beside_) {
     const Entry* const there = Find(said.name);
-    const bool holds = SourceOf(said.of) == said.entry.source;
+    const bool holds = Value(said.of) == said.value && OriginOf(said.of) == said.entry.origin;
     if (holds && (there == nullptr || there->origin < said.entry.origin)) entries_[said.name] = said.entry;
   }
 }

@@ -95,8 +95,10 @@ class Settings {
     const Alias* alias = nullptr;  // by which it was given
   };
   struct Beside {
-    std::string name, of;  // is said beside the setting `of`
+    std::string name;
     Entry entry;
+    std::string of;        // where this setting
+    nlohmann::json value;  // has this value
   };
   const Entry* Find(const std::string& name) const;
 

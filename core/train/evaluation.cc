@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/train/clock.h"
+#include "core/train/stopwatch.h"
 
 namespace switchyard {
 namespace {
@@ -86,7 +86,7 @@ Status ForEachSample(Engine& engine, Loader& batches, bool averaged, const std::
 
 StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged,
                                            const StopAsked& stops) {
-  const Clock clock;
+  const Stopwatch clock;
   std::vector<double> sums(static_cast<size_t>(task.sums()) + 1);  // the task's, then how many samples
   const std::span<double> of_task(sums.data(), sums.size() - 1);
   int64_t count = 0;

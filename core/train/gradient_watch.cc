@@ -25,7 +25,8 @@ Status GradientWatch::Check(bool followed) {
   if (!unread_) return OkStatus();
   const Unread update = *std::exchange(unread_, std::nullopt);
   SY_RETURN_IF_ERROR(engine_.WaitForSlot(update.slot));
-  SY_ASSIGN_OR_RETURN(const float norm, engine_.ReadIn(Engine::Scalar::kGradNorm, update.slot));
+  SY_ASSIGN_OR_RETURN(float norm, engine_.ReadIn(Engine::Scalar::kGradNorm, update.slot));
+  norm = std::abs(norm);  // a NaN may come with a sign
   if (std::isfinite(norm)) {
     skipped_.in_a_row = 0;
     return OkStatus();

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/base/logging.h"
-#include "core/train/clock.h"
+#include "core/train/stopwatch.h"
 
 namespace switchyard {
 namespace {
@@ -22,7 +22,7 @@ StatusOr<TrainingResult> TrainingLoop::Run() {
   while (!result_.interrupted && parts_.position.data_step < parts_.timetable.updates) {
     // What beginning, evaluating and saving have waited for is not an update's.
     if (world.communicator) world.communicator->TakeWaitMilliseconds();
-    const Clock clock;
+    const Stopwatch clock;
     const bool logged = Logged();
     std::vector<double> losses;
     const int64_t done = parts_.position.data_step;

@@ -117,7 +117,9 @@ Status CheckRecipe(const TrainConfig& c) {
   if (c.best_by == "ema" && c.ema_decay == 0)
     return InvalidArgument("--best_by=ema needs averaged weights: give their memory, as --ema_decay=0.9999");
   if (c.nesterov && c.momentum == 0)
-    return InvalidArgument("--nesterov looks ahead along the momentum, and --momentum=0; give one, as --momentum=0.9");
+    return InvalidArgument(
+        "--nesterov (which timm's --opt=sgd asks for, too) looks ahead along the momentum, and --momentum=0; give a "
+        "momentum, as --momentum=0.9, or --nonesterov");
 
   if (schedule == Schedule::kMultistep && c.milestones.empty()) {
     return InvalidArgument(

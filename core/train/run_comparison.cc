@@ -183,7 +183,7 @@ size_t ColumnsOf(std::string_view text) {
 
 std::vector<std::vector<std::string>> Rows(const std::vector<const LoggedRun*>& runs) {
   std::vector<std::vector<std::string>> rows = {
-      {"run", "updates", "epochs", "loss (last tenth)", "least val loss", "best metric", "images/s", "memory"}};
+      {"run", "updates", "epochs", "loss (last tenth)", "least val loss", "best metric", "samples/s", "memory"}};
   for (const LoggedRun* run : runs) {
     const RunSummary s = Summarise(*run);
     const std::string begun = fmt::format("{}", s.updates);
@@ -286,7 +286,7 @@ Chart ComparisonChart(const std::string& title, const std::vector<const LoggedRu
                         {"validation loss of averages", kOfAverages + std::string("val_loss")},
                         {metric, metric},
                         {metric.empty() ? "" : metric + " of averages", metric.empty() ? "" : kOfAverages + metric},
-                        {"images/s", "images_per_s"},
+                        {"samples/s", "images_per_s"},
                         {"memory, MB", "memory_bytes", 1e-6}};
   for (const Part& part : parts) {
     if (part.key.empty()) continue;

@@ -141,6 +141,5 @@ const void* GetInterface(sy_instance*, const char* name) {
 
 extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
   // The instance is what comes first in Count, Open and Query: derive from sy_instance what yours has to keep.
-  return switchyard::AnswerCreate(host, plugin, error, {"@NAME@", "0.1.0", "you"}, std::make_unique<sy_instance>(),
-                                  GetInterface);
+  return switchyard::AnswerCreate(host, plugin, error, {"@NAME@", "0.1.0", "you"}, GetInterface);
 }

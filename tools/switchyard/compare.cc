@@ -132,7 +132,7 @@ Status CompareRuns(const CommandLine& line) {
   const bool json = absl::GetFlag(FLAGS_json);
   auto rows = nlohmann::ordered_json::array();
   if (!json)
-    fmt::print("{:<28}{:>6}{:>12}{:>12}{:>9}{:>14}\n", "", "ranks", "ms/step", "images/s", "ratio", "MB a rank");
+    fmt::print("{:<28}{:>6}{:>12}{:>12}{:>9}{:>14}\n", "", "ranks", "ms/step", "samples/s", "ratio", "MB a rank");
   double first = 0;
   int failed = 0;
   for (const Configuration& c : configurations) {

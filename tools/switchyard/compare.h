@@ -1,6 +1,6 @@
 // `bench --compare=dp,ddp,ddp:O1,…`: the same training steps in several configurations, side by side. Each runs in
 // processes of its own, as `launch` starts them, in turn and three times over, so that a machine that slows down slows
-// down all; a line each has the median of all updates, images/s of all ranks, its ratio to the first that ran, and the
+// down all; a line each has the median of all updates, samples/s of all ranks, its ratio to the first that ran, and the
 // memory that a rank allocates on its device. A configuration that fails is named, and the others run.
 #pragma once
 

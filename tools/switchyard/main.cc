@@ -145,7 +145,7 @@ const std::vector<Command>& Commands() {
        "table shows time, GFLOP/s and GB/s\nof each op family beside what this device reaches in a large product and "
        "in "
        "memory.\n"
-       "With --compare=dp,ddp,ddp:O1,… each configuration in processes of its own, in turn, and a table of images/s "
+       "With --compare=dp,ddp,ddp:O1,… each configuration in processes of its own, in turn, and a table of samples/s "
        "and memory.\n",
        {{"warmup_steps", "json", "compare", "nproc_per_node"}, true},
        BenchCommand},

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "absl/flags/flag.h"
+#include "core/base/file.h"
 #include "core/base/text.h"
 #include "core/data/files.h"
 #include "core/data/formats.h"
@@ -38,7 +39,7 @@ class FileList : public Dataset {
   float crop_ratio() const override { return crop_ratio_.value_or(Dataset::crop_ratio()); }
   Status Read(int64_t index, Sample* sample) const override {
     thread_local std::vector<uint8_t> bytes;
-    SY_RETURN_IF_ERROR(ReadFile(Path(index), kLargestSample, &bytes));
+    SY_RETURN_IF_ERROR(ReadWholeFile(Path(index), kLargestSample, &bytes));
     const Status status = DecodeImage(bytes, &sample->image);
     if (!status.ok()) return Annotate(status, Path(index));
     ConvertChannels(channels_, &sample->image);

@@ -415,17 +415,18 @@ extern "C" SY_EXPORT const Counts* device_messages_counts() { return &switchyard
 
 extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
   using namespace switchyard;
-  auto instance = std::make_unique<Instance>();
-  instance->host = host;
-  const char* const path = instance->Setting("MESSAGES_BASE");
+  Instance instance;
+  instance.host = host;
+  const char* const path = instance.Setting("MESSAGES_BASE");
   void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Refuse(error, SY_INTERNAL, "MESSAGES_BASE names no library");
   const auto create = reinterpret_cast<sy_plugin_create_fn>(dlsym(library, "sy_plugin_create"));
-  if (const sy_status status = create(host, &instance->base, error); status != SY_OK) return status;
-  instance->base_device =
-      ReadStruct(static_cast<const sy_device_v2*>(instance->base.get_interface(instance->base.instance, "device/2")));
-  instance->device = DeviceOver(instance->base_device);
-  if (const void* const capture = instance->base.get_interface(instance->base.instance, "capture/2"))
+  if (const sy_status status = create(host, &instance.base, error); status != SY_OK) return status;
+  instance.base_device =
+      ReadStruct(static_cast<const sy_device_v2*>(instance.base.get_interface(instance.base.instance, "device/2")));
+  instance.device = DeviceOver(instance.base_device);
+  if (const void* const capture = instance.base.get_interface(instance.base.instance, "capture/2"))
     base_capture = ReadStruct(static_cast<const sy_capture_v2*>(capture));
-  return AnswerCreate(host, plugin, error, {"messages", "0.2.0", "Switchyard"}, std::move(instance), GetInterface);
+  return AnswerCreate<Instance>(host, plugin, error, {"messages", "0.2.0", "Switchyard"}, GetInterface,
+                                std::move(instance));
 }

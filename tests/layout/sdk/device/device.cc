@@ -187,5 +187,5 @@ const void* GetInterface(sy_instance*, const char* name) {
 }  // namespace
 
 sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return AnswerCreate(host, plugin, error, {"example", "1", "nobody"}, std::make_unique<sy_instance>(), GetInterface);
+  return AnswerCreate(host, plugin, error, {"example", "1", "nobody"}, GetInterface);
 }

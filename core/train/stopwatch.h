@@ -1,4 +1,4 @@
-// A steady clock that runs from its making. Thread-safe.
+// Seconds since its making, by the steady clock. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace switchyard {
 
-class Clock {
+class Stopwatch {
  public:
   // Never 0, so that it may be divided by.
   double Seconds() const {
