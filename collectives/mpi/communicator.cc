@@ -109,14 +109,15 @@ sy_status MpiCommunicator::Ready(sy_error* error) {
   return SY_OK;
 }
 
-sy_request& MpiCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
-  sy_request& request = calls_.Add(call, send, receive);
-  request.state = sy_request::kQueued;
-  request.parts.clear();
-  request.expected.clear();
-  request.types.clear();
-  request.transfers.clear();
-  return request;
+sy_request& MpiCommunicator::Queue(const CallSignature& call, const void* send, void* receive,
+                                   std::span<const sy_transfer> transfers) {
+  return calls_.Add(call, send, receive, [&](sy_request& request) {
+    request.state = sy_request::kQueued;
+    request.parts.clear();
+    request.expected.clear();
+    request.types.clear();
+    request.transfers.assign(transfers.begin(), transfers.end());
+  });
 }
 
 sy_status MpiCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
@@ -133,30 +134,30 @@ sy_status MpiCommunicator::SubmitMessages(const sy_call* call, const sy_transfer
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
-  sy_request& queued =
-      Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr);
-  queued.transfers.assign(transfers, transfers + count);
-  *request = &queued;
+  *request = &Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr,
+                    {transfers, count});
   return SY_OK;
 }
 
 sy_status MpiCommunicator::Poll(sy_request* request, sy_error* error) {
-  return calls_.Poll(*request, error, [this](sy_request& first) {
-    const sy_status status = Advance(first, &first.error);
-    if (status != SY_OK && status != SY_IN_PROGRESS) {
-      AbandonLibrary();
-      TakeBackMemory(first);
-    }
-    return status;
-  });
+  const sy_status status =
+      calls_.Poll(*request, error, [this](sy_request& first) { return Advance(first, &first.error); });
+  if (calls_.Failure(nullptr) != SY_OK) TakeBackMemory();
+  return status;
 }
 
 void MpiCommunicator::Release(sy_request* request) {
   if (!request->done) {
     Abort();
-    TakeBackMemory(*request);
+    TakeBackMemory();
   }
   calls_.Release(*request, !request->pending());
+}
+
+// All calls have ended, or end now.
+void MpiCommunicator::TakeBackMemory() {
+  AbandonLibrary();
+  for (const auto& request : calls_.requests()) TakeBackMemory(*request);
 }
 
 // On return MPI neither reads nor writes the memory of the caller: a message that nobody has begun to send is

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/abi/call_queue.h"
@@ -71,7 +72,9 @@ class MpiCommunicator {
   sy_status StartExchange(sy_request& request, sy_error* error);
   sy_status StartMessages(sy_request& request, sy_error* error);
 
-  sy_request& Queue(const CallSignature& call, const void* send, void* receive);
+  sy_request& Queue(const CallSignature& call, const void* send, void* receive,
+                    std::span<const sy_transfer> transfers = {});
+  void TakeBackMemory();
   static void TakeBackMemory(sy_request& request);
   sy_status Advance(sy_request& request, sy_error* error);
   sy_status AfterCheck(sy_request& request, sy_error* error);

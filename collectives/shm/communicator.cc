@@ -121,16 +121,18 @@ bool ShmCommunicator::Interrupted() const {
   return aborted_ || page_.load()->aborted_by.load(std::memory_order_relaxed) != 0;
 }
 
-sy_request& ShmCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
-  sy_request& request = calls_.Add(call, send, receive);
-  request.header = {};
-  static_cast<CallSignature&>(request.header) = call;
-  request.step = 0;
-  request.barriers = 1;
-  request.began_ns = 0;
-  request.arrived = request.slept = request.early = request.two_phase = request.direct = false;
-  request.messages.clear();
-  return request;
+sy_request& ShmCommunicator::Queue(const CallSignature& call, const void* send, void* receive,
+                                   std::span<const sy_transfer> transfers) {
+  return calls_.Add(call, send, receive, [&](sy_request& request) {
+    request.header = {};
+    static_cast<CallSignature&>(request.header) = call;
+    request.step = 0;
+    request.barriers = 1;
+    request.began_ns = 0;
+    request.arrived = request.slept = request.early = request.two_phase = request.direct = false;
+    request.messages.clear();
+    for (const sy_transfer& transfer : transfers) request.messages.push_back({transfer, 0, 0});
+  });
 }
 
 sy_status ShmCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,

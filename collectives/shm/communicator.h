@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -85,7 +86,8 @@ class ShmCommunicator {
       : rank_(rank), size_(size), timeout_ms_(timeout_ms), layout_(size) {}
 
   // communicator.cc: the queue and the steps
-  sy_request& Queue(const CallSignature& call, const void* send, void* receive);
+  sy_request& Queue(const CallSignature& call, const void* send, void* receive,
+                    std::span<const sy_transfer> transfers = {});
   sy_status RunNow(CollectiveKind kind, uint64_t count, int32_t value, int32_t other, sy_error* error);
   sy_status Advance(sy_request& request);
   sy_status AdvanceCollective(sy_request& request);

@@ -40,9 +40,7 @@ sy_status ShmCommunicator::SubmitMessages(const sy_call* call, const sy_transfer
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
-  sy_request& queued = Queue(SignatureOf(kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr);
-  for (uint32_t i = 0; i < count; ++i) queued.messages.push_back({transfers[i], 0, 0});
-  *request = &queued;
+  *request = &Queue(SignatureOf(kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr, {transfers, count});
   return SY_OK;
 }
 

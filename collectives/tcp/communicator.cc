@@ -78,11 +78,13 @@ sy_status TcpCommunicator::Ready(sy_error* error) {
   return status;
 }
 
-sy_request& TcpCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
-  sy_request& request = calls_.Add(call, send, receive);
-  request.messages.clear();
-  request.round = -1;
-  return request;
+sy_request& TcpCommunicator::Queue(const CallSignature& call, const void* send, void* receive,
+                                   std::span<const sy_transfer> transfers) {
+  return calls_.Add(call, send, receive, [&](sy_request& request) {
+    request.round = -1;
+    request.messages.clear();
+    for (const sy_transfer& transfer : transfers) request.messages.push_back({transfer});
+  });
 }
 
 sy_status TcpCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
@@ -100,10 +102,8 @@ sy_status TcpCommunicator::SubmitMessages(const sy_call* call, const sy_transfer
       return SY_FAIL(error, SY_INVALID, "message %u of rank %d: peer %d of %d ranks", i, rank_, transfers[i].peer,
                      size_);
   }
-  sy_request& queued =
-      Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr);
-  for (uint32_t i = 0; i < count; ++i) queued.messages.push_back({transfers[i]});
-  *request = &queued;
+  *request = &Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr,
+                    {transfers, count});
   return SY_OK;
 }
 

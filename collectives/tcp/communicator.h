@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,8 @@ class TcpCommunicator {
   TcpCommunicator(const sy_init_request& request, const Choices& choices, std::unique_ptr<Mesh> mesh);
   static sy_status Open(const sy_init_request& request, const Choices& choices,
                         std::unique_ptr<TcpCommunicator>* result, sy_error* error);
-  sy_request& Queue(const CallSignature& call, const void* send, void* receive);
+  sy_request& Queue(const CallSignature& call, const void* send, void* receive,
+                    std::span<const sy_transfer> transfers = {});
   sy_status Advance(sy_request& request);
   bool BeginRound(sy_request& request);  // after the one before has ended; false where no round is left
   bool GatherRound(sy_request& request);

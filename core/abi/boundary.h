@@ -135,15 +135,15 @@ struct PluginStrings {
   const char *name, *version, *vendor;
 };
 
-// What sy_plugin_create does: a new Instance, made of the arguments, serves `host`, and is kept until the process ends.
+// What sy_plugin_create does: a new Instance, made from `arguments`, serves `host`, which it knows once it is made, and
+// is kept until the process ends.
 template <typename Instance = sy_instance, typename... Arguments>
 sy_status AnswerCreate(const sy_host* host, sy_plugin* plugin, sy_error* error, const PluginStrings& who,
                        const void* (*get_interface)(sy_instance*, const char*), Arguments&&... arguments) {
-  if (plugin == nullptr || !SY_HAS(sy_plugin, plugin, get_interface)) {
-    return SY_FAIL(error, SY_INVALID, "sy_plugin_create: the plugin struct is smaller than that of edition 2");
-  }
-  if (!KnowsExtensions(host, error) || !KnowsExtensions(plugin, error)) return SY_UNSUPPORTED;
-  return Guarded(error, [&] {
+  return Guarded(error, [&]() -> sy_status {
+    if (plugin == nullptr || !SY_HAS(sy_plugin, plugin, get_interface))
+      return SY_FAIL(error, SY_INVALID, "sy_plugin_create: the plugin struct is smaller than that of edition 2");
+    if (!KnowsExtensions(host, error) || !KnowsExtensions(plugin, error)) return SY_UNSUPPORTED;
     static auto& mutex = *new std::mutex;
     static auto& instances = *new std::vector<std::unique_ptr<sy_instance>>;
     auto instance = std::make_unique<Instance>(std::forward<Arguments>(arguments)...);

@@ -25,27 +25,31 @@ struct QueuedCall {
 template <typename Request>
 class CallQueue {
  public:
-  // A request at the end of the queue. It may have served an earlier call: what Request adds is the caller's to set.
-  Request& Add(const CallSignature& signature, const void* send, void* receive) {
+  // A request at the end of the queue. It may have served an earlier call: `prepare(request)` sets what Request adds.
+  // What that throws leaves the queue as it was.
+  template <typename Prepare>
+  Request& Add(const CallSignature& signature, const void* send, void* receive, Prepare prepare) {
     if (unused_.empty()) {
       requests_.push_back(std::make_unique<Request>());
       unused_.reserve(requests_.size());  // Release must not fail
       unused_.push_back(requests_.back().get());
     }
     Request& request = *unused_.back();
-    queue_.push_back(&request);
-    unused_.pop_back();
     request.signature = signature;
     request.send = static_cast<const char*>(send);
     request.receive = static_cast<char*>(receive);
     request.done = false;
     request.outcome = SY_OK;
+    prepare(request);
+    queue_.push_back(&request);
+    unused_.pop_back();
     return request;
   }
 
-  // How `request` has ended, again and again. Until then all calls go on as far as they can: the one at the front is run
-  // by `advance(call)`, which answers SY_IN_PROGRESS where nothing can go on, or how the call has ended; what went wrong
-  // it puts in call.error.
+  // How `request` has ended; may be asked again. Until then all calls go on as far as they can: the one at the front is
+  // run by `advance(call)`, which answers SY_IN_PROGRESS where nothing can go on, or how the call has ended; what went
+  // wrong it puts in call.error, or throws. Once a call has failed or was given up, the others end without `advance`,
+  // also one that it has begun.
   template <typename Advance>
   sy_status Poll(const Request& request, sy_error* error, Advance advance) {
     if (!request.done) Progress(advance);
@@ -54,8 +58,8 @@ class CallQueue {
     return request.outcome;
   }
 
-  // A call that has not ended is given up, and all others with it. With `reuse` false, as something outside still has
-  // its memory, the request serves no other call.
+  // A call that has not ended is given up, and all others with it. With `reuse` false, where something outside still
+  // uses the request itself, it serves no other call.
   void Release(Request& request, bool reuse = true) {
     if (!request.done) {
       if (failed_ == SY_OK)
@@ -71,7 +75,7 @@ class CallQueue {
     return failed_;
   }
 
-  // All that were ever made, as many as were pending at once.
+  // All that were ever made: as many as were open at once, and those that are not used again.
   std::vector<std::unique_ptr<Request>>& requests() { return requests_; }
 
  private:
@@ -79,7 +83,7 @@ class CallQueue {
   void Progress(Advance advance) {
     while (!queue_.empty()) {
       Request& first = *queue_.front();
-      const sy_status status = failed_ != SY_OK ? failed_ : advance(first);
+      const sy_status status = failed_ != SY_OK ? failed_ : Guarded(&first.error, [&] { return advance(first); });
       if (status == SY_IN_PROGRESS) return;
       if (failed_ != SY_OK) {
         first.error = failure_;

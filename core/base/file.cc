@@ -67,7 +67,7 @@ Status ReadInto(const std::string& path, size_t limit, Bytes* content) {
   SY_ASSIGN_OR_RETURN(const Descriptor file, OpenRegularFile(path));
   SY_ASSIGN_OR_RETURN(const size_t bytes, FileBytes(file, path));
   if (bytes > limit) {
-    return DataLoss("{} has {} bytes, expected at most {}: this is another kind of file", path, bytes, limit);
+    return DataLoss("{} has {} bytes, expected at most {} of such a file", Printable(path, 4096), bytes, limit);
   }
   // One byte more than expected shows the end; what the system makes up when asked, as in /proc, says that it has none.
   content->resize(bytes + 1);
@@ -79,9 +79,9 @@ Status ReadInto(const std::string& path, size_t limit, Bytes* content) {
     if (got < 0) return FileError("read", path, errno);
     if (got == 0) break;
     done += static_cast<size_t>(got);
-    if (done > limit) return DataLoss("{} has more than {} bytes: this is another kind of file", path, limit);
+    if (done > limit) return DataLoss("{} has more than the {} bytes expected at most", Printable(path, 4096), limit);
   }
-  if (done < bytes) return DataLoss("{} ends after {} bytes, expected {}", path, done, bytes);
+  if (done < bytes) return DataLoss("{} ends after {} bytes, expected {}", Printable(path, 4096), done, bytes);
   content->resize(done);
   return OkStatus();
 }

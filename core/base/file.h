@@ -47,7 +47,7 @@ StatusOr<size_t> FileBytes(const Descriptor& file, const std::string& path);
 
 // The whole of a regular file of at most `limit` bytes.
 StatusOr<std::string> ReadWholeFile(const std::string& path, size_t limit);
-// The same into memory that is used again.
+// The same, into memory that the caller uses again; after an error that holds anything.
 Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Whole files in memory, gzip undone on the way, and a read-only tree of files that is a folder or a tar archive.
+// A file as a stream, gzip undone on the way, and a read-only tree of files that is a folder or a tar archive.
 // An archive is never unpacked: a plain tar is read in place by offset, a compressed one is held in memory.
 // Only regular files are read, and no pipe is waited for.
 // Thread-safe: reading from an open FileTree is, from any number of threads. Every error names the file.
@@ -32,7 +32,6 @@ class FileStream {
   const std::string& path() const { return path_; }
   // Of the whole: exact unless it is gzip, of which this is the most that it can become.
   uint64_t most_bytes() const { return most_bytes_; }
-  bool gzip() const { return gzip_; }
 
   // Appends the next `count` bytes, or as many as there are. What comes at once into what the caller has reserved is
   // not copied again.

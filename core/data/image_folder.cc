@@ -32,6 +32,8 @@ Placed Place(const std::string& path) {
   return {};
 }
 
+bool IsHidden(const std::string& path) { return path[0] == '.' || path.find("/.") != std::string::npos; }
+
 class ImageFolderDataset : public Dataset {
  public:
   std::string name() const override { return name_; }
@@ -79,10 +81,10 @@ StatusOr<RootedLayout> ReadLayout(const FileTree& tree) {
   for (size_t i = 0; i < tree.entries().size(); ++i) {
     const FileTree::Entry& entry = tree.entries()[i];
     const Placed place = Place(entry.name);
-    if (place.split.empty()) continue;
+    if (place.split.empty() || IsHidden(entry.name)) continue;
     const std::string class_path = place.root + place.split + "/" + place.class_name;
     if (!entry.folder && !(entry.name.starts_with(class_path + "/") && IsImageName(entry.name))) continue;
-    if (place.class_name.empty() || place.class_name[0] == '.') continue;
+    if (place.class_name.empty()) continue;
     auto& images = layouts[place.root][place.split][place.class_name];
     if (entry.folder) continue;
     images.push_back(i);
@@ -137,8 +139,7 @@ std::string ImagesLeftOut(const FileTree& tree, const std::string& folder) {
   int64_t count = 0;
   std::string first;
   for (const FileTree::Entry& entry : tree.entries()) {
-    const bool hidden = entry.name[0] == '.' || entry.name.find("/.") != std::string::npos;
-    if (entry.folder || hidden || !entry.name.starts_with(folder) || IsImageName(entry.name)) continue;
+    if (entry.folder || IsHidden(entry.name) || !entry.name.starts_with(folder) || IsImageName(entry.name)) continue;
     if (count++ == 0) first = tree.Path(entry);
   }
   return LeftOutText(count, first, ".jpg, .jpeg nor .png");

@@ -138,6 +138,11 @@ Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin o
   if (const auto said = alias.beside.find(text); said != alias.beside.end()) {
     for (const auto& [name, word] : said->second) {
       SY_ASSIGN_OR_RETURN(nlohmann::json other, ValueFromText(*table_->Find(name), word));
+      for (const Beside& earlier : beside_) {
+        if (earlier.name == name && earlier.of == alias.setting && earlier.value == *value &&
+            earlier.entry.origin == origin && earlier.entry.value != other)
+          return InvalidArgument("{} and {} both set --{}; give one of them", earlier.entry.source, source, name);
+      }
       beside_.push_back({name, {std::move(other), origin, source, &alias}, alias.setting, *value});
     }
   }

@@ -61,8 +61,8 @@ class Settings {
   void Replace(const std::string& name, nlohmann::json value, Origin origin, const std::string& source = "");
   void Forget(const std::string& name);
 
-  // When all sources have been read: drops each setting that yields to one which comes from nearer, and takes what the
-  // aliases that hold say beside their setting, where no source as near gives that itself.
+  // When all sources have been read: drops each setting that yields to one which comes from nearer, and takes what
+  // aliases say beside a value that still holds, from a source as near as theirs, where none as near gives that itself.
   void ResolveYields();
 
   bool Has(const std::string& name) const { return !Value(name).is_null(); }
@@ -98,7 +98,7 @@ class Settings {
     std::string name;
     Entry entry;
     std::string of;        // where this setting
-    nlohmann::json value;  // has this value
+    nlohmann::json value;  // has this value, from the entry's origin
   };
   const Entry* Find(const std::string& name) const;
 

@@ -118,7 +118,7 @@ Status CheckRecipe(const TrainConfig& c) {
     return InvalidArgument("--best_by=ema needs averaged weights: give their memory, as --ema_decay=0.9999");
   if (c.nesterov && c.momentum == 0)
     return InvalidArgument(
-        "--nesterov (which timm's --opt=sgd asks for, too) looks ahead along the momentum, and --momentum=0; give a "
+        "--nesterov (timm's --opt=sgd asks for it, too) looks ahead along the momentum, and --momentum=0; give a "
         "momentum, as --momentum=0.9, or --nonesterov");
 
   if (schedule == Schedule::kMultistep && c.milestones.empty()) {

@@ -403,7 +403,7 @@ TEST_F(Commands, AMemoryLimitHoldsForEveryCommandThatUsesADevice) {
 
 TEST_F(Commands, TrainsEvaluatesAndPredicts) {
   ExpectSuccess(Run(SmallTraining("--steps=40")), {"switchyard: mlp on shapes", "4 images per update", "accuracy",
-                                                   "samples/s", "run/mlp/shapes/a/run/loss.png"});
+                                                   "images/s", "run/mlp/shapes/a/run/loss.png"});
   EXPECT_TRUE(std::filesystem::exists(SmallRun() + "/loss.png"));
   EXPECT_THAT(Run(SmallTraining("--suffix=b")).output, testing::ContainsRegex("model +[0-9]+ parameters, image 28"));
   const CommandResult evaluation = Run("eval --checkpoint=run/mlp/shapes/a/run --json");

@@ -97,7 +97,7 @@ TEST_F(RecipeSettings, ContradictionsAreRefusedAndSayWhatToDo) {
       {"--schedule=multistep --milestones=3e,2e", "expected ascending epochs, found 2e behind 3"},
       {"--schedule=step --step_size=e", "--step_size: expected numbers of updates (1000)"},
       {"--schedule=step", "--schedule=step needs --step_size"},
-      {"--optimizer=sgd --nesterov --momentum=0", "give one, as --momentum=0.9"},
+      {"--optimizer=sgd --nesterov --momentum=0", "give a momentum, as --momentum=0.9, or --nonesterov"},
       {"--nesterov", "--nesterov is a momentum of sgd and lars, and --optimizer=adamw"},
       {"--optimizer=sgd --momentum=1", "--momentum: expected at least 0 and below 1, found 1"},
       {"--optimizer=sgd --nesterov --dampening=0.1", "--dampening=0.1 takes a part of them; give --dampening=0"},

@@ -160,6 +160,8 @@ TEST(ImageFolder, ReadsAFolderAndEveryKindOfTarAlike) {
   const auto files = SmallImageFolder(2, 1);
   TemporaryFolder folder;
   for (const auto& [name, bytes] : files) folder.Write(name, bytes);
+  for (const char* hidden : {"train/ant/.checkpoints/1.jpg", "train/.old/1.jpg", ".old/train/ant/1.jpg"})
+    folder.Write(hidden, JpegBytes(Pattern(4, 4, 3)));
   const auto train = OpenData("imagefolder", folder.path(), Split::kTrain);
   ASSERT_TRUE(train.ok()) << Message(train.status());
   EXPECT_THAT((*train)->class_names(), ElementsAre("ant", "bee", "cat"));

@@ -398,5 +398,36 @@ TEST_F(LastRequests, AreGivenUpWhileMpiWorksOnThem) {
   Await("came late");
 }
 
+// The same, where the call that is given up is another, behind the one that MPI works on.
+TEST_F(LastRequests, EndWithOneBehindThemWhileMpiWorksOnThem) {
+  if (!mpi()) GTEST_SKIP() << "the others need no such thing";
+  setenv("SWITCHYARD_CHECK_COLLECTIVES", "0", 1);
+  sy_communicator *const all = Join(), *const other = Join("/other");
+  Memory memory(kLarge * sizeof(float));
+  sy_request *first = nullptr, *behind = nullptr;
+  float one = 1;
+  if (rank() == 1) {
+    std::fill_n(memory.floats(), kLarge, 1.0f);
+    Await("given up");
+    ASSERT_EQ(AllReduce(all, memory.at(), kLarge, &first), SY_OK);
+    ExpectNoSuccess(all, first);
+    return Say("came late");
+  }
+  memory.Fill(0);
+  ASSERT_EQ(AllReduce(all, memory.at(), kLarge, &first), SY_OK);
+  ASSERT_EQ(AllReduce(all, &one, 1, &behind), SY_OK);
+  ASSERT_EQ(Poll(all, first, std::chrono::milliseconds(20)), SY_IN_PROGRESS);
+  api_->request_release(all, behind);
+  EXPECT_EQ(Poll(all, first), SY_ABORTED);
+  api_->request_release(all, first);
+  memory.TakeBack(false);
+  Say("given up");
+  ExpectAborted(all, &one);
+  LetThePluginWork(other);
+  EXPECT_TRUE(memory.untouched());
+  ExpectAborted(other, &one);
+  Await("came late");
+}
+
 }  // namespace
 }  // namespace switchyard

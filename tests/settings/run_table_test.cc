@@ -460,6 +460,23 @@ TEST(NamesOfOtherPrograms, WhatAWordSaysBesideItsSettingGivesWayToWhatIsSaidItse
   nearer.ResolveYields();
   EXPECT_EQ(nearer.Get<bool>("nesterov"), true);
   EXPECT_EQ(nearer.Translated().at("nesterov"), "--opt=sgd (timm)");
+  // The same, said twice, in either order.
+  const auto twice = [](bool word_first) {
+    Settings settings(RunTable());
+    const auto word = [&] {
+      return settings.GiveAlias(*RunTable().FindAlias("opt"), "sgd", Origin::kFlag, "--opt=sgd");
+    };
+    EXPECT_TRUE(!word_first || word().ok());
+    EXPECT_TRUE(settings.GiveText("optimizer", "sgd", Origin::kFlag, "--optimizer=sgd").ok());
+    EXPECT_TRUE(word_first || word().ok());
+    settings.ResolveYields();
+    return settings.Has("nesterov") && settings.Get<bool>("nesterov");
+  };
+  EXPECT_TRUE(twice(true));
+  EXPECT_TRUE(twice(false));
+  // Two words of one value that say different things beside it.
+  EXPECT_THAT(After({{"opt", "sgd"}, {"opt", "momentum"}}, "nesterov"),
+              testing::HasSubstr("both set --nesterov; give one of them"));
 }
 
 TEST(NamesOfOtherPrograms, NoWorkersAreOneThread) {

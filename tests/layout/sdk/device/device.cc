@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <memory>
 
 #include "core/abi/op_request.h"
 #include "core/abi/plugin.h"
