@@ -79,7 +79,8 @@ Status ReadInto(const std::string& path, size_t limit, Bytes* content) {
     if (got < 0) return FileError("read", path, errno);
     if (got == 0) break;
     done += static_cast<size_t>(got);
-    if (done > limit) return DataLoss("{} has more than the {} bytes expected at most", Printable(path, 4096), limit);
+    if (done > limit)
+      return DataLoss("{} has more than {} bytes, the most expected of such a file", Printable(path, 4096), limit);
   }
   if (done < bytes) return DataLoss("{} ends after {} bytes, expected {}", Printable(path, 4096), done, bytes);
   content->resize(done);

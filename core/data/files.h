@@ -48,6 +48,8 @@ class FileStream {
   bool gzip_ = false;
 };
 
+std::vector<uint8_t> Gzip(const std::vector<uint8_t>& bytes);
+
 inline constexpr size_t kLargestList = size_t{1} << 26;    // bytes of a text that lists files or classes
 inline constexpr size_t kLargestSample = size_t{1} << 28;  // bytes of one encoded image, or of one file in a tree
 

@@ -20,6 +20,7 @@ struct IdxArray {
   std::vector<uint8_t> bytes;
 };
 StatusOr<IdxArray> ReadIdx(const std::string& path);
+std::vector<uint8_t> EncodeIdx(const IdxArray& array);  // a plain file's content
 // The file <prefix>-<kind>* of a split in a folder: prefix is train, or t10k, test, val or validation; kind is images
 // or labels. NotFound names what was looked for.
 StatusOr<std::string> FindIdx(const std::string& folder, Split split, const std::string& kind);
@@ -71,6 +72,11 @@ StatusOr<std::unique_ptr<Dataset>> OpenCamVid(const std::string& path, Split spl
 
 // Whether the last part of the path ends as files of volumes do: .nii, .nii.gz, .npy.
 bool IsVolumeName(const std::string& path);
+
+// One file of many volumes, IDX of four dimensions (N, D, H, W). IsIdxVolumesName: -idx4-ubyte or -idx4-ubyte.gz.
+bool IsIdxVolumesName(const std::string& path);
+StatusOr<IdxArray> ReadIdxVolumes(const std::string& path);
+Volume IdxVolume(const IdxArray& volumes, int64_t index);
 
 // Volumes with masks in a folder: split/images/NAME and split/labels/NAME, each .nii, .nii.gz or .npy of equal extents;
 // split is train, or val, validation or valid, or test. Class names, background first, are the lines of classes.txt, or

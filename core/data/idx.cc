@@ -71,6 +71,15 @@ StatusOr<std::string> FindIdx(const std::string& folder, Split split, const std:
                   error ? " (not a folder that can be read)" : "");
 }
 
+std::vector<uint8_t> EncodeIdx(const IdxArray& array) {
+  std::vector<uint8_t> bytes = {0, 0, 8, static_cast<uint8_t>(array.dims.size())};
+  for (const int64_t dim : array.dims) {
+    for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<uint8_t>(dim >> shift));
+  }
+  bytes.insert(bytes.end(), array.bytes.begin(), array.bytes.end());
+  return bytes;
+}
+
 StatusOr<IdxArray> ReadIdx(const std::string& path) {
   SY_ASSIGN_OR_RETURN(FileStream file, FileStream::Open(path));
   std::vector<uint8_t> header;

@@ -101,28 +101,6 @@ void Decode(std::span<const uint8_t> bytes, Volume* v) {
   });
 }
 
-std::vector<uint8_t> Gzip(const std::vector<uint8_t>& bytes) {
-  z_stream stream{};
-  if (deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) throw std::bad_alloc();
-  std::vector<uint8_t> packed;
-  std::array<uint8_t, 1 << 16> piece;
-  size_t taken = 0;
-  for (int code = Z_OK; code != Z_STREAM_END;) {
-    if (stream.avail_in == 0) {
-      const size_t next = std::min<size_t>(bytes.size() - taken, 1 << 30);
-      stream.next_in = const_cast<uint8_t*>(bytes.data()) + taken;
-      stream.avail_in = static_cast<unsigned>(next);
-      taken += next;
-    }
-    stream.next_out = piece.data();
-    stream.avail_out = static_cast<unsigned>(piece.size());
-    code = deflate(&stream, taken == bytes.size() ? Z_FINISH : Z_NO_FLUSH);
-    packed.insert(packed.end(), piece.data(), stream.next_out);
-  }
-  deflateEnd(&stream);
-  return packed;
-}
-
 }  // namespace
 
 StatusOr<Volume> ReadVolume(const std::string& path, const FileOrder& otherwise) {

@@ -110,12 +110,8 @@ class IdxVolumes : public MaskedVolumes {
   }
 
   Status Read(int64_t index, Sample* sample) const override {
-    Volume& v = sample->volume;
-    v.depth = images_.dims[1], v.height = images_.dims[2], v.width = images_.dims[3];
-    v.stored = VoxelType::kU8;
-    v.nifti = false;
-    const int64_t count = v.depth * v.height * v.width;
-    v.voxels.assign(images_.bytes.begin() + index * count, images_.bytes.begin() + (index + 1) * count);
+    sample->volume = IdxVolume(images_, index);
+    const int64_t count = VoxelsOf(ExtentsOf(sample->volume));
     sample->voxels.assign(labels_.bytes.begin() + index * count, labels_.bytes.begin() + (index + 1) * count);
     return OkStatus();
   }
@@ -257,13 +253,6 @@ StatusOr<std::unique_ptr<Dataset>> OpenVolumeFiles(const std::string& name, cons
   return dataset;
 }
 
-// An IDX file of four dimensions: volumes, slices, rows, columns.
-StatusOr<IdxArray> ReadIdxVolumes(const std::string& path) {
-  SY_ASSIGN_OR_RETURN(IdxArray array, ReadIdx(path));
-  if (array.dims.size() == 4) return array;
-  return InvalidArgument("{}: expected volumes (N, D, H, W), found ({})", path, fmt::join(array.dims, ", "));
-}
-
 StatusOr<std::unique_ptr<Dataset>> OpenIdxVolumes(const std::string& name, const std::string& path, Split split,
                                                   std::vector<std::string> class_names) {
   auto dataset = std::make_unique<IdxVolumes>(name);
@@ -298,6 +287,26 @@ bool IsVolumeName(const std::string& name) {
   const std::string file = fs::path(name).filename().string();
   const auto ends = [&](const char* end) { return absl::EndsWithIgnoreCase(file, end); };
   return !file.empty() && file[0] != '.' && (ends(".nii") || ends(".nii.gz") || ends(".npy"));
+}
+
+bool IsIdxVolumesName(const std::string& path) {
+  return absl::EndsWithIgnoreCase(path, "-idx4-ubyte") || absl::EndsWithIgnoreCase(path, "-idx4-ubyte.gz");
+}
+
+StatusOr<IdxArray> ReadIdxVolumes(const std::string& path) {
+  SY_ASSIGN_OR_RETURN(IdxArray array, ReadIdx(path));
+  if (array.dims.size() == 4) return array;
+  return InvalidArgument("{}: expected volumes (N, D, H, W), found ({})", path, fmt::join(array.dims, ", "));
+}
+
+Volume IdxVolume(const IdxArray& volumes, int64_t index) {
+  Volume v;
+  v.depth = volumes.dims[1], v.height = volumes.dims[2], v.width = volumes.dims[3];
+  v.stored = VoxelType::kU8;
+  v.nifti = false;
+  const auto first = volumes.bytes.begin() + index * VoxelsOf(ExtentsOf(v));
+  v.voxels.assign(first, first + VoxelsOf(ExtentsOf(v)));
+  return v;
 }
 
 StatusOr<std::unique_ptr<Dataset>> OpenVolumes(const std::string& name, const std::string& path, Split split,

@@ -38,9 +38,9 @@ StatusOr<std::vector<int>> CutIntoStages(const std::vector<double>& costs, int s
   const auto blocks = static_cast<int>(costs.size());
   if (stages < 1 || blocks < stages) {
     return InvalidArgument(
-        "{} pipeline stages of a model of {} blocks: expected at least 1 stage, and a block for each (with "
+        "{} pipeline stages of a model of {} block{}: expected at least 1 stage, and a block for each (with "
         "--pp_interleave, for each of a stage's parts)",
-        stages, blocks);
+        stages, blocks, blocks == 1 ? "" : "s");
   }
   // least[s][b]: of the cuts of the blocks from b on into s stages, the cost of the dearest stage of the best.
   constexpr double kNever = std::numeric_limits<double>::infinity();

@@ -23,7 +23,7 @@ struct Alias {
   bool share = false;   // a number from 0 to 1, of which ours is told by its point: 1 is "1.0"
   bool others = false;  // `values` are some of theirs; the others are ours as they are
   // Our value that gives way to what else the same source says of the setting: "no" of a switch, where other names
-  // stand for other values, and 0 where theirs means none.
+  // stand for other values, 0 where theirs means none, and the default that a program prints beside the others.
   std::string off = {};
   // What a word of theirs says of other settings of ours, by their names: timm's "sgd" of nesterov.
   std::map<std::string, std::map<std::string, std::string>> beside = {};

@@ -73,16 +73,16 @@ Status TakeKeys(const nlohmann::json& object, const std::string& source, Setting
       return InvalidArgument("{}: unknown setting {}{}", source, Printable(key),
                              DidYouMean(Printable(key), settings.table().Names()));
     }
-    if (value.is_object() || value.is_null())
-      return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
-    const std::string text = ValueText(value);
+    if (value.is_object()) return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
+    const std::string text = ValueText(value);  // of null nothing, which takes back what farther sources say
     if (alias != nullptr) {
       SY_RETURN_IF_ERROR(
           settings.GiveAlias(*alias, text, Origin::kConfigFile, fmt::format("{}: {}={}", source, key, text)));
       continue;
     }
     // Text, and what a word of another program may stand for.
-    if (value.is_string() || (!value.is_array() && settings.table().WordsFor(row->name) != nullptr)) {
+    if (value.is_null() || value.is_string() ||
+        (!value.is_array() && settings.table().WordsFor(row->name) != nullptr)) {
       SY_RETURN_IF_ERROR(settings.GiveText(row->name, text, Origin::kConfigFile, source));
       continue;
     }

@@ -24,7 +24,7 @@ const std::vector<Alias>& TrainAliases() {
   };
   // Of 2^20 numbers in fp32, in MB.
   const auto in_m = [](const char* name) {
-    return Alias{.name = name, .of = "Colossal-AI", .setting = "bucket_mb", .factor = 4.194304};
+    return Alias{.name = name, .of = "Colossal-AI", .setting = "bucket_mb", .factor = 4.194304, .off = "50.331648"};
   };
   // Of what costs nothing to have: who can do without it gets it all the same.
   const std::vector<std::string> yes_or_no = {"true", "false"};
@@ -164,13 +164,13 @@ const std::vector<Alias>& TrainAliases() {
        .of = "Colossal-AI",
        .setting = "bucket_mb",
        .factor = 1.048576},  // of MiB, as PyTorch's
-      {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb", .factor = 1.048576},
+      {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb", .factor = 1.048576, .off = "26.2144"},
       in_m("reduce_bucket_size_in_m"),
       in_m("zero_bucket_size_in_m"),
       in_m("min_chunk_size_m"),
       {.name = "overlap_communication", .of = "Colossal-AI", .setting = "overlap"},
       {.name = "overlap_p2p", .of = "Colossal-AI", .setting = "overlap"},
-      {.name = "overlap_allgather", .of = "Colossal-AI", .setting = "overlap"},
+      {.name = "overlap_allgather", .of = "Colossal-AI", .setting = "overlap", .off = "false"},
       {.name = "enable_async_reduce", .of = "Colossal-AI", .setting = "overlap"},
       {.name = "stage", .of = "Colossal-AI", .setting = "zero"},
       {.name = "partition_grad", .of = "Colossal-AI", .setting = "zero", .values = {{"true", "2"}, {"false", "1"}}},
@@ -217,7 +217,7 @@ const std::vector<Alias>& TrainAliases() {
       always("sequence_parallelism_mode", "Colossal-AI", {"split_gather"},
              "--sp gathers before the divided layers and scatters behind them", "leave it out"),
       always("make_vocab_size_divisible_by", "Colossal-AI", {"1", "64"},
-             "a classifier is padded to a multiple of --tp alone", "leave it out"),
+             "classes are divided over --tp as they are, unevenly where they must be", "leave it out"),
       always("norm_type", "Colossal-AI", {"2", "2.0"}, "gradients are clipped by their 2-norm", "leave it out"),
       always("gradient_as_bucket_view", "Colossal-AI", yes_or_no, "gradients are views into buckets", "leave it out"),
       always("static_graph", "Colossal-AI", yes_or_no, "a step's graph is planned before the run and stays as it is",

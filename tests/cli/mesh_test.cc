@@ -107,6 +107,35 @@ TEST_F(MeshCommands, ExplainTellsOfTheRankThatTakesTheMostMemory) {
   ExpectRefused(Run(search + std::to_string(most[0] - 1)), {"none of", "fits into"});
 }
 
+TEST_F(MeshCommands, SearchTriesEveryDivisorOfTheRanks) {
+  const CommandResult result =
+      Run("explain --search --json --world=6 --model=vit_micro --depth=6 --heads=6 --width=96 --global_batch_size=24 "
+          "--dataset=shapes --train_size=512 --device=cpu --threads=1 --zero=0 --sp=0 --recompute=none");
+  const auto ways = nlohmann::json::parse(result.output, nullptr, false);
+  ASSERT_TRUE(ways.is_object()) << result.output;
+  for (const auto& [tp, pp] : {std::pair{3, 2}, {2, 3}, {6, 1}, {1, 6}}) {
+    EXPECT_TRUE(std::any_of(ways["fitting"].begin(), ways["fitting"].end(),
+                            [&](const auto& way) { return way["tp"] == tp && way["pp"] == pp; }))
+        << tp << " x " << pp;
+  }
+}
+
+// As in Gemini, a share above 0 asks for what it is a share of.
+TEST_F(MeshCommands, AShareOfWhatIsOffloadedTurnsThatOn) {
+  const auto offload = [&](const std::string& shares) {
+    const CommandResult result =
+        Run("train --show_settings --model=mlp --dataset=shapes --device=null --zero=3 --batch_size=4 " + shares);
+    const size_t at = result.output.find("\noffload ");
+    return at == std::string::npos ? result.output
+                                   : result.output.substr(at + 1, result.output.find('\n', at + 1) - at);
+  };
+  EXPECT_THAT(offload(""), testing::HasSubstr("none"));
+  EXPECT_THAT(offload("--offload_optim_frac=0 --offload_param_frac=0"), testing::HasSubstr("none"));
+  EXPECT_THAT(offload("--offload_optim_frac=0.5"), testing::HasSubstr("optimizer"));
+  EXPECT_THAT(offload("--offload_optim_frac=1 --offload_param_frac=0.5"), testing::HasSubstr("all"));
+  EXPECT_THAT(offload("--offload=none --offload_param_frac=0.5"), testing::HasSubstr("none"));
+}
+
 TEST_F(MeshCommands, ExplainPlansWithTheThreadsOfARank) {
   const auto told = [&](const std::string& more) {
     return nlohmann::json::parse(

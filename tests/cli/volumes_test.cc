@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "core/data/formats.h"
 #include "core/data/volume.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/run_files.h"
@@ -183,7 +184,26 @@ TEST_F(VolumeRuns, PredictWritesMasksInTheFormatThatCameIn) {
   const CommandResult top = Run(predict + "volumes/a.npy --output=top --top=1 --mean=0.5");
   ExpectSuccess(top, {"top/a_mask.npy: background 8", "--mean has no effect with --model=unet3d"});
   EXPECT_THAT(top.output, testing::Not(HasSubstr("foreground")));
-  ExpectRefused(Run(predict + "data"), {"no volume in this folder", ".nii.gz"});
+  fs::create_directory(In("empty"));
+  ExpectRefused(Run(predict + "empty"), {"no volume in this folder", ".nii.gz"});
+  // Many volumes in one file: as many masks in one. Files of labels in the folder are no volumes.
+  ExpectSuccess(Run(predict + "data --output=idx"),
+                {"data/test-images-idx4-ubyte[4] -> idx/test-images_mask-idx4-ubyte: background 8",
+                 "data/train-images-idx4-ubyte[5]"});
+  const auto masks = ReadIdxVolumes(In("idx/test-images_mask-idx4-ubyte"));
+  ASSERT_TRUE(masks.ok()) << Message(masks.status());
+  EXPECT_THAT(masks->dims, testing::ElementsAre(5, kDepth, kHeight, kWidth));
+  const Bytes labels = Boxes(5, 2).labels;
+  int equal = 0;
+  for (size_t i = 0; i < labels.size(); ++i) equal += masks->bytes[i] == labels[i];
+  EXPECT_GT(equal, 0.9 * static_cast<double>(labels.size()));
+  EXPECT_EQ(fs::exists(In("idx/train-labels_mask-idx4-ubyte.gz")), false);
+  folder_.Write("one-images-idx4-ubyte.gz", GzipBytes(IdxBytes({1, kDepth, kHeight, kWidth}, boxes.images)));
+  ExpectSuccess(Run(predict + "one-images-idx4-ubyte.gz"), {"-> one-images_mask-idx4-ubyte.gz"});
+  const auto packed = ReadIdxVolumes(In("one-images_mask-idx4-ubyte.gz"));
+  ASSERT_TRUE(packed.ok()) << Message(packed.status());
+  EXPECT_TRUE(std::equal(mask->voxels.begin(), mask->voxels.end(), packed->bytes.begin(), packed->bytes.end()));
+  EXPECT_EQ(Text("one-images_mask-idx4-ubyte.gz").substr(0, 2), "\x1f\x8b");
 }
 
 // Weights so large that what they make is not finite: of that no mask is written.

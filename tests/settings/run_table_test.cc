@@ -163,6 +163,22 @@ TEST(RunTable, TheDefaultsOfPluginsThatPeopleComeFromAreTaken) {
         EXPECT_TRUE(given.ok()) << name << "=" << value << ": " << Message(given);
       }
     }
+    // All of them as Python's json writes them, in one object of a config file.
+    nlohmann::json object;
+    for (const auto& [name, value] : plugin) {
+      if (value == "None")
+        object[name] = nullptr;
+      else if (value == "True" || value == "False")
+        object[name] = value == "True";
+      else
+        object[name] = nlohmann::json::accept(value) ? nlohmann::json::parse(value) : nlohmann::json(value);
+    }
+    const std::string path = testing::TempDir() + "plugin.json";
+    std::ofstream(path) << nlohmann::json{{"parallel", object}};
+    Settings settings(RunTable());
+    const Status taken = TakeConfigFile(path, settings);
+    EXPECT_TRUE(taken.ok()) << Message(taken);
+    EXPECT_FALSE(settings.Has("num_microbatches"));
   }
 }
 

@@ -157,8 +157,12 @@ TEST_F(AliasesOfAStart, AreKeysOfAConfigFile) {
   std::ofstream(path) << R"({"learning_rate": 0.5, "lr": 0.25})";
   EXPECT_THAT(Message(TakeConfigFile(path, settings_ = Settings(table_))),
               AllOf(HasSubstr(path + ": learning_rate=0.5"), HasSubstr("both set --lr")));
-  std::ofstream(path) << R"({"learning_rate": null})";
-  EXPECT_THAT(Message(TakeConfigFile(path, settings_)), HasSubstr("null is no value for the setting learning_rate"));
+  std::ofstream(path) << R"({"learning_rate": {}})";
+  EXPECT_THAT(Message(TakeConfigFile(path, settings_)), HasSubstr("{} is no value for the setting learning_rate"));
+  std::ofstream(path) << R"({"learning_rate": null, "seed": null})";
+  const Status nothing = TakeConfigFile(path, settings_ = Settings(table_));
+  ASSERT_TRUE(nothing.ok()) << Message(nothing);
+  EXPECT_FALSE(settings_.Has("lr") || settings_.Has("seed"));
 }
 
 // As --amp, which says that there is a level, beside --opt_level, which says which.

@@ -145,7 +145,8 @@ TEST(WithoutEffect, IsOffloadingWhereThereIsNothingToOffload) {
   EXPECT_THAT(sentences(), IsEmpty());
   facts.own_memory = false;
   EXPECT_THAT(sentences(), ElementsAre(HasSubstr("--offload has no effect with --device=auto: it belongs to devices "
-                                                 "that have memory beside the host's")));
+                                                 "that have memory beside the host's"),
+                                       HasSubstr("--offload_optim_frac has no effect with --device=auto")));
   facts.own_memory = true;
   c.optimizer = "sgd";
   c.momentum = 0;

@@ -133,7 +133,8 @@ const std::vector<Command>& Commands() {
        "Nothing is run, and the ranks need not exist. With --measure two small programs are, to tell the least time "
        "that the device takes:\nno kernel is faster than its FLOPs over the rate of a large product, or its bytes over "
        "that of the memory, unless a cache holds its tensors.\n--search plans the ways to divide the run over --world "
-       "ranks (--tp, --pp, --sp, --zero, micro-batches, --recompute), the samples of an update being\nthe same, and "
+       "ranks (--tp and --pp up to 16, --sp, --zero, micro-batches, --recompute), the samples of an update being\nthe "
+       "same, and "
        "lists those that fit into --memory_limit, or this device: by the time that --rates tell, or else by work, "
        "waiting and traffic.\n",
        {{"world", "measure", "json", "search", "rates"}, true},

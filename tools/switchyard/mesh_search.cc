@@ -11,23 +11,25 @@
 namespace switchyard {
 namespace {
 
-constexpr int kMostShared = 8;          // ranks of a tensor group, stages of a pipeline
+constexpr int kMostShared = 16;         // ranks of a tensor group, stages of a pipeline
 constexpr int kMicroBatchesAStage = 4;  // wanted, so that a pipeline waits little
 constexpr size_t kMostLines = 20;
 
 // The combinations that are open. `given` fixes an axis to what `config` says of it.
 std::vector<MeshChoice> Combinations(const Settings& given, const TrainConfig& config, int ranks) {
-  const auto powers = [&](const char* name, int fixed) {
+  const auto divisors = [&](const char* name, int fixed) {
     std::vector<int> values;
     if (given.IsGiven(name)) return std::vector<int>{fixed};
-    for (int value = 1; value <= kMostShared && ranks % value == 0; value *= 2) values.push_back(value);
+    for (int value = 1; value <= kMostShared; ++value) {
+      if (ranks % value == 0) values.push_back(value);
+    }
     return values;
   };
   std::vector<int> stages = {0, 1, 2, 3};
   if (given.IsGiven("zero")) stages = {config.zero};
   std::vector<MeshChoice> all;
-  for (const int tensor : powers("tp", config.tp)) {
-    for (const int pipeline : powers("pp", config.pp)) {
+  for (const int tensor : divisors("tp", config.tp)) {
+    for (const int pipeline : divisors("pp", config.pp)) {
       if (ranks % (tensor * pipeline) != 0) continue;
       const int data = ranks / (tensor * pipeline);
       if (config.dp && *config.dp != data) continue;
@@ -183,9 +185,10 @@ Status CheckFound(const MeshSearch& search) {
   if (!search.fitting.empty()) return OkStatus();
   return ResourceExhausted(
       "--search: none of {} ways to divide {} samples over {} ranks fits into {} MB; the smallest, {}, takes {} MB. "
-      "More ranks, a smaller --global_batch_size or a half --precision take less",
+      "More ranks, a smaller --global_batch_size or a half --precision take less; --tp and --pp above {} and "
+      "--pp_interleave are tried where they are given",
       search.too_large, search.samples, search.ranks, Megabytes(search.available), FlagsOf(*search.smallest),
-      Megabytes(static_cast<double>(search.smallest->cost.bytes)));
+      Megabytes(static_cast<double>(search.smallest->cost.bytes)), kMostShared);
 }
 
 std::string TextOf(const MeshSearch& search, const StatedRates& rates) {

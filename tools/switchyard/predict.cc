@@ -78,7 +78,7 @@ StatusOr<std::optional<float>> CropRatioOf(const CommandLine& line, const Traine
 }
 
 bool IsInput(const std::string& name, Content content) {
-  if (content == Content::kMaskedVolumes) return IsVolumeName(name) && !IsVolumeMaskName(name);
+  if (content == Content::kMaskedVolumes) return IsVolumeInput(name);
   return IsImageName(name) && !(content == Content::kMaskedImages && IsMaskFile(name));
 }
 
@@ -103,7 +103,8 @@ Status AddFolder(const std::string& folder, Content content, std::vector<std::st
   if (found.empty()) {
     const bool volumes = content == Content::kMaskedVolumes;
     return NotFound("{}: no {} in this folder or below it: expected {} files, found {}", folder,
-                    volumes ? "volume" : "image", volumes ? ".nii, .nii.gz or .npy" : ".jpg, .jpeg or .png",
+                    volumes ? "volume" : "image",
+                    volumes ? ".nii, .nii.gz, .npy or -images-idx4-ubyte[.gz]" : ".jpg, .jpeg or .png",
                     others == 0 ? "no file" : fmt::format("{} other file{}", others, others > 1 ? "s" : ""));
   }
   std::sort(found.begin(), found.end());

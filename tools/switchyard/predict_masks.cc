@@ -26,6 +26,8 @@ struct MaskPlace {
 StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::string& folder, bool overlay) {
   std::vector<MaskPlace> places;
   std::map<std::string, std::string> taken;  // by file, the image
+  std::vector<std::string> images;
+  for (int64_t i = 0; i < list.size(); ++i) images.push_back(list.Path(i));
   for (int64_t i = 0; i < list.size(); ++i) {
     const fs::path image = list.Path(i);
     const std::string beside = image.has_parent_path() ? image.parent_path().string() : ".";
@@ -36,8 +38,8 @@ StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::strin
           "the masks of {} and {} would both be {}{}; predict on them one after the other, with "
           "another --output each",
           Printable(other->second), Printable(list.Path(i)), Printable(other->first), kMaskEnd);
-    SY_RETURN_IF_ERROR(CheckTarget(other->first + kMaskEnd, !folder.empty(), list));
-    if (overlay) SY_RETURN_IF_ERROR(CheckTarget(other->first + kOverlayEnd, !folder.empty(), list));
+    SY_RETURN_IF_ERROR(CheckTarget(other->first + kMaskEnd, !folder.empty(), images));
+    if (overlay) SY_RETURN_IF_ERROR(CheckTarget(other->first + kOverlayEnd, !folder.empty(), images));
   }
   return places;
 }

@@ -4,17 +4,15 @@
 #include <filesystem>
 #include <numeric>
 
-#include "core/data/dataset.h"
-
 namespace switchyard {
 
 namespace fs = std::filesystem;
 
-Status CheckTarget(const std::string& target, bool folder_given, const Dataset& inputs) {
+Status CheckTarget(const std::string& target, bool folder_given, std::span<const std::string> inputs) {
   std::error_code none;
   if (!fs::exists(target, none)) return OkStatus();
-  for (int64_t i = 0; i < inputs.size(); ++i) {
-    if (fs::equivalent(target, inputs.Path(i), none))
+  for (const std::string& input : inputs) {
+    if (fs::equivalent(target, input, none))
       return InvalidArgument("{} is to be predicted and would be written over; give a folder with --output", target);
   }
   if (folder_given) return OkStatus();

@@ -11,11 +11,9 @@
 
 namespace switchyard {
 
-class Dataset;
-
 // Whether predict may write `target`: InvalidArgument where it is one of the files of `inputs`, or, where the user
 // named no folder for the results, where something is there already.
-Status CheckTarget(const std::string& target, bool folder_given, const Dataset& inputs);
+Status CheckTarget(const std::string& target, bool folder_given, std::span<const std::string> inputs);
 
 // [{"class", "share"}] of the classes in a mask, first that of most places, at most `top`. names: by class; "class 7"
 // where nobody says.

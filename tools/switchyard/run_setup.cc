@@ -252,6 +252,14 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   // Mixed precision without a word about the type is that in fp16.
   if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0")
     setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
+  // As in Gemini, a share of what is offloaded asks for that.
+  const auto asks = [&](const char* share) {
+    return setup.settings.IsGiven(share) && *setup.settings.Get<float>(share) > 0;
+  };
+  if (asks("offload_param_frac"))
+    setup.settings.Fill("offload", "all", Origin::kDefault, "--offload_param_frac");
+  else if (asks("offload_optim_frac"))
+    setup.settings.Fill("offload", "optimizer", Origin::kDefault, "--offload_optim_frac");
   if (*setup.settings.Get<bool>("kernel_opt") && !setup.settings.IsGiven("deterministic"))
     setup.settings.Replace("deterministic", false, Origin::kDefault, "--kernel_opt");
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks, static_cast<int>(*settings.Get<int64_t>("pp")),
@@ -310,7 +318,12 @@ Status CheckMicroBatches(const Settings& given, const RunSetup& setup, int ranks
   if (std::find(counts.begin(), counts.end(), c.accumulation) != counts.end()) return OkStatus();
   std::string wanted = "as many as stages or more";
   if (c.pp_interleave > 1) wanted += fmt::format(", a multiple of them for --pp_interleave={}", c.pp_interleave);
-  if (unit > 1) wanted += fmt::format(", of a multiple of {} images each", unit);
+  if (unit > 1) {
+    std::vector<std::string> reasons;
+    if (c.sp && c.tp > 1) reasons.push_back("--sp, which divides them over the ranks of --tp");
+    if (c.mixup > 0 || c.cutmix > 0) reasons.push_back("--mixup and --cutmix, which take pairs");
+    wanted += fmt::format(", of a multiple of {} images each for {}", unit, fmt::join(reasons, " and for "));
+  }
   return InvalidArgument(
       "--pp={} with {} micro-batch{} an update, of {} image{}: expected {}; {}", c.pp, c.accumulation,
       c.accumulation == 1 ? "" : "es", c.batch_size, c.batch_size == 1 ? "" : "s", wanted,
