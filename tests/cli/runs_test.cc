@@ -391,7 +391,8 @@ TEST_F(Runs, MixedImagesAreTheSameInARunThatGoesOn) {
       Run(fmt::format("eval --batch_size=3 --checkpoint={}", run_)));  // which mixes nothing: any batch will do
   // Mixed with a share of 1 they are the images themselves.
   ExpectSuccess(Run(Epochs("--suffix=none --batch_size=12 --log_every=1")));
-  ExpectSuccess(Run(Epochs("--suffix=never --mixup=0.8 --mixup_prob=0 --batch_size=12 --log_every=1")));
+  ExpectSuccess(
+      Run(Epochs("--suffix=never --mixup=0.8 --mixup_prob=0 --label_smoothing=0 --batch_size=12 --log_every=1")));
   const auto none = Logged("run/mlp/shapes/none/run", "loss"), never = Logged("run/mlp/shapes/never/run", "loss");
   ASSERT_EQ(none.size(), never.size());
   ASSERT_FALSE(none.empty());

@@ -242,6 +242,10 @@ TEST_F(RunSettings, ABareMixupHasItsUsualStrength) {
   const std::string run = "train --dataset=shapes --device=cpu ";
   ExpectShown(run + "--mixup --cutmix", {{"mixup", {"0.8", "flag"}}, {"cutmix", {"1", "flag"}}});
   ExpectShown(run + "--mixup 0.2 --cutmix=0.5", {{"mixup", {"0.2", "flag"}}, {"cutmix", {"0.5", "flag"}}});
+  const std::string mlp = run + "--model=mlp ";
+  ExpectShown(mlp, {{"label_smoothing", {"0", "default"}}});
+  ExpectShown(mlp + "--cutmix", {{"label_smoothing", {"0.1", "default: --cutmix"}}});
+  ExpectShown(mlp + "--mixup --label_smoothing=0", {{"label_smoothing", {"0", "flag"}}});
 }
 
 // As people type them who come from parsers that want a word behind every flag.

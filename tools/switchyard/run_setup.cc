@@ -252,6 +252,11 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   // Mixed precision without a word about the type is that in fp16.
   if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0")
     setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
+  // As timm mixes.
+  for (const char* mixing : {"mixup", "cutmix"}) {
+    if (info.family->data == Content::kLabelledImages && *setup.settings.Get<float>(mixing) > 0)
+      setup.settings.Fill("label_smoothing", 0.1, Origin::kDefault, std::string("--") + mixing);
+  }
   // As in Gemini, a share of what is offloaded asks for that.
   const auto asks = [&](const char* share) {
     return setup.settings.IsGiven(share) && *setup.settings.Get<float>(share) > 0;
