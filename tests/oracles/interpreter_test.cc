@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Families, PlayedFamily,
                          });
 
 INSTANTIATE_TEST_SUITE_P(OtherLevels, PlayedFamily,
-                         testing::Combine(testing::Values("vit", "unet3d"), testing::Values(kLevels[1], kLevels[4])),
+                         testing::Combine(testing::Values("vit"), testing::Values(kLevels[1], kLevels[4])),
                          [](const auto& info) {
                            return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param).name);
                          });

@@ -62,12 +62,23 @@ TEST_F(MetricsTest, ADamagedLineDoesNotKeepARunFromGoingOn) {
   EXPECT_EQ(ReadText(In("m.jsonl")), "{\"step\":1}\n{\"step\":2}\n");
 }
 
+#if defined(__has_feature)
+#define SWITCHYARD_HAS_FEATURE(feature) __has_feature(feature)
+#else
+#define SWITCHYARD_HAS_FEATURE(feature) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || SWITCHYARD_HAS_FEATURE(address_sanitizer)
+constexpr size_t kLongLog = 256 << 10;  // bytes; a million lines take minutes here
+#else
+constexpr size_t kLongLog = 4 << 20;
+#endif
+
 // Whatever its lines are: records, or damaged ones, of which the first is told and the others are counted.
 TEST_F(MetricsTest, ALongLogTakesLittleMemoryAtAResume) {
   const std::string path = In("m.jsonl");
   for (const std::string line : {"{}\n", "x\n"}) {
     std::string text;
-    while (text.size() < 4 << 20) text += line;
+    while (text.size() < kLongLog) text += line;
     WriteText(path, text + "{\"step\":1}\n{\"step\":3}\n");
     const std::string kept = (line[0] == '{' ? text : "") + "{\"step\":1}\n";
     const Opened dropped = InAProcess([&] {
