@@ -44,7 +44,7 @@ sy_status OpenDevice(sy_instance* instance, int32_t index, const sy_open_options
                      sy_error* error) {
   if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (!Exists(*instance, index, error)) return SY_INVALID;
-  *device = new (std::nothrow) sy_device{index, instance};
+  *device = new (std::nothrow) sy_device{index, MemoryBytes(*instance)};
   return *device ? SY_OK : Refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
 }
 
@@ -73,7 +73,7 @@ sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* op
   if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (bytes == 0) return Refuse(error, SY_INVALID, "alloc: expected at least 1 byte");
   std::atomic<uint64_t>& used = allocated[static_cast<size_t>(device->index)];
-  const uint64_t before = used.fetch_add(bytes), limit = MemoryBytes(*device->instance);
+  const uint64_t before = used.fetch_add(bytes), limit = device->memory_limit;
   void* memory = nullptr;
   const bool fits = before <= limit && bytes <= limit - before && posix_memalign(&memory, kAlignment, bytes) == 0;
   auto* made = fits ? new (std::nothrow) sy_buffer{static_cast<char*>(memory), bytes, true, device->index} : nullptr;

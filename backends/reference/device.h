@@ -11,7 +11,7 @@
 
 struct sy_device {
   int32_t index;
-  const sy_instance* instance;  // that opened it
+  uint64_t memory_limit;
 };
 
 struct sy_buffer {

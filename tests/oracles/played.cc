@@ -19,6 +19,22 @@ std::unique_ptr<Device> OneThreadedReference() {
   return device.ok() ? std::move(*device) : nullptr;
 }
 
+namespace {
+
+std::map<std::string, const Node*> StatesOf(const Program& program) {
+  std::map<std::string, const Node*> states;
+  for (const NamedGraph& plan : program.plans) {
+    if (!plan.trains || !plan.buckets.reduces) continue;
+    for (const Node& node : plan.graph.nodes()) {
+      if (node.input && (node.input->role == Role::kParameter || node.input->role == Role::kState))
+        states[node.name] = &node;
+    }
+  }
+  return states;
+}
+
+}  // namespace
+
 constexpr int64_t kUpdates = 8;  // of the run that is played, at most
 
 Played::Played(const TrainConfig& config, int ranks, Device& reference) : ranks_(ranks), reference_(reference) {
@@ -49,6 +65,7 @@ Status Played::Begin(const TrainConfig& config) {
   for (int rank = 0; rank < ranks_; ++rank) {
     SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, *task_, mesh, rank, kUpdates, {}));
   }
+  for (const Program& program : programs_) states_.push_back(StatesOf(program));
   mesh_ = std::make_unique<MeshInterpreter>(programs_[0].mesh, reference_);
   DrawStart();
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -145,7 +162,7 @@ std::vector<float> Played::Together(int rank, const std::string& name) const {
   const Mesh& mesh = programs_[0].mesh;
   std::vector<float> whole(static_cast<size_t>(Elements(WholeShape(*own))));
   for (int other = 0; other < ranks_; ++other) {
-    const std::map<std::string, const Node*> states = States(other);
+    const std::map<std::string, const Node*>& states = States(other);
     const auto found = states.find(name);
     if (found == states.end()) continue;  // nobody needs the average of nothing, and what is left of nothing is nowhere
     const Part& part = *found->second->input->part;  // of one that another stage of the pipeline has: nothing
@@ -171,18 +188,6 @@ std::vector<float> Played::Floats(int rank, const std::string& name) const {
   std::vector<float> values(bytes->size() / sizeof(float));
   std::copy_n(bytes->data(), bytes->size(), reinterpret_cast<char*>(values.data()));
   return values;
-}
-
-std::map<std::string, const Node*> Played::States(int rank) const {
-  std::map<std::string, const Node*> states;
-  for (const NamedGraph& plan : programs_[static_cast<size_t>(rank)].plans) {
-    if (!plan.trains || !plan.buckets.reduces) continue;
-    for (const Node& node : plan.graph.nodes()) {
-      if (node.input && (node.input->role == Role::kParameter || node.input->role == Role::kState))
-        states[node.name] = &node;
-    }
-  }
-  return states;
 }
 
 void Played::RefreshHalves() {

@@ -35,7 +35,8 @@ class Played {
   float Scalar(int rank, const std::string& name) const { return Floats(rank, name).at(0); }
 
  private:
-  std::map<std::string, const Node*> States(int rank) const;
+  // What an update reads and writes of a rank's state, by name.
+  const std::map<std::string, const Node*>& States(int rank) const { return states_[static_cast<size_t>(rank)]; }
   template <typename T>
   void Set(int rank, const std::string& name, const std::vector<T>& values) {
     mesh_->Set(rank, name, values.data(), values.size() * sizeof(T));
@@ -52,6 +53,7 @@ class Played {
   RunSetup setup_;
   std::unique_ptr<Task> task_;
   std::vector<Program> programs_;
+  std::vector<std::map<std::string, const Node*>> states_;  // by rank; nodes of programs_
   HostTensors start_;  // parameters and the model's own state, whole
   std::unique_ptr<MeshInterpreter> mesh_;
   Status status_;
