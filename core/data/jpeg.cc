@@ -53,14 +53,16 @@ void LimitJpegScans(j_common_ptr decoder) {
   std::longjmp(errors->escape, 1);
 }
 
-// Inverted CMYK, as Adobe writes it, to RGB; in place at the front of the row.
+// Inverted CMYK, as Adobe writes it, to RGB, with PIL's rounding; in place at the front of the row.
 void CmykToRgb(uint8_t* row, int width) {
   for (int x = 0; x < width; ++x) {
     const uint8_t* in = row + 4 * x;
-    const int c = in[0], m = in[1], y = in[2], k = in[3];
-    row[3 * x] = static_cast<uint8_t>(c * k / 255);
-    row[3 * x + 1] = static_cast<uint8_t>(m * k / 255);
-    row[3 * x + 2] = static_cast<uint8_t>(y * k / 255);
+    const int light = in[3];
+    const auto lit = [&](int ink) { return static_cast<uint8_t>(light - (2 * (255 - ink) * light + 255) / 510); };
+    const uint8_t red = lit(in[0]), green = lit(in[1]), blue = lit(in[2]);
+    row[3 * x] = red;
+    row[3 * x + 1] = green;
+    row[3 * x + 2] = blue;
   }
 }
 

@@ -158,23 +158,31 @@ StatusOr<std::vector<std::string>> ListedClasses(const std::string& path) {
                          names.size());
 }
 
-// The largest label of the files, −1 where there is none but kIgnoredClass. Reads until it is `enough`.
+// The largest label of a file, −1 where there is none but kIgnoredClass.
+StatusOr<int> LargestLabel(const std::string& path) {
+  SY_ASSIGN_OR_RETURN(const Volume labels, ReadVolume(path));
+  int largest = -1;
+  for (const float label : labels.voxels) {
+    SY_RETURN_IF_ERROR(CheckLabel(path, label, kMostClasses));
+    if (label != kIgnoredClass) largest = std::max(largest, static_cast<int>(label));
+  }
+  return largest;
+}
+
+// The same of all files. Reads until it is `enough`.
 StatusOr<int> LargestLabel(const std::vector<VolumeFiles::Pair>& pairs, int enough) {
   int largest = -1;
   Status unreadable;
   size_t read = 0;
   for (const auto& pair : pairs) {
     if (largest >= enough) break;
-    const StatusOr<Volume> labels = ReadVolume(pair.label);
-    if (!labels.ok()) {  // a bad sample, when its turn comes
-      if (unreadable.ok()) unreadable = labels.status();
+    const StatusOr<int> of_file = LargestLabel(pair.label);
+    if (!of_file.ok()) {  // a bad sample, when its turn comes
+      if (unreadable.ok()) unreadable = of_file.status();
       continue;
     }
     ++read;
-    for (const float label : labels->voxels) {
-      SY_RETURN_IF_ERROR(CheckLabel(pair.label, label, kMostClasses));
-      if (label != kIgnoredClass) largest = std::max(largest, static_cast<int>(label));
-    }
+    largest = std::max(largest, *of_file);
   }
   if (read == 0) SY_RETURN_IF_ERROR(unreadable);
   return largest;

@@ -17,8 +17,8 @@ Status CheckFinite(const Volume& v) {
   if (bad == v.voxels.end()) return OkStatus();
   const int64_t place = bad - v.voxels.begin(), row = place / std::max<int64_t>(v.width, 1);
   return DataLoss(
-      "expected finite intensities, found {} at depth {}, height {}, width {}, counted from 0; replace it in the "
-      "file, or leave such volumes out with --max_bad_samples",
+      "expected finite intensities, found {} at depth {}, height {}, width {}, counted from 0 (of a NIfTI "
+      "file after it was turned to RAS+); replace it in the file, or leave such volumes out with --max_bad_samples",
       *bad, row / std::max<int64_t>(v.height, 1), row % std::max<int64_t>(v.height, 1),
       place % std::max<int64_t>(v.width, 1));
 }

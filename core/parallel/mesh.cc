@@ -29,8 +29,8 @@ StatusOr<Mesh> MeshOf(int ranks, int pipeline, int tensor) {
     const std::string settings = pipeline == 1 ? fmt::format("--tp={}", tensor)
                                  : tensor == 1 ? fmt::format("--pp={}", pipeline)
                                                : fmt::format("--pp={} x --tp={}", pipeline, tensor);
-    return InvalidArgument("{0}: expected a number that divides the {1} rank{2}; start a multiple of {3} ranks",
-                           settings, ranks, ranks == 1 ? "" : "s", sharing);
+    return InvalidArgument("{0}: expected a number that divides the {1} rank{2}; a model takes {3} ranks", settings,
+                           ranks, ranks == 1 ? "" : "s", sharing);
   }
   return Mesh{.data = ranks / sharing, .pipeline = pipeline, .tensor = tensor};
 }
@@ -42,9 +42,9 @@ Status CheckDataRanks(const Mesh& mesh, std::optional<int> data) {
   if (mesh.tensor > 1) axes += fmt::format(" x --tp={}", mesh.tensor);
   const int wanted = *data * mesh.model_ranks();
   return InvalidArgument(
-      "{}: expected {} rank{}, found {}; start as many (switchyard launch --nproc_per_node={} …), "
-      "or leave --dp out",
-      axes, wanted, wanted == 1 ? "" : "s", mesh.size(), wanted);
+      "{}: expected {} rank{}, found {}; start as many (switchyard launch --nproc_per_node={}, --mode=dp --devices={}, "
+      "explain --world={}), or leave --dp out",
+      axes, wanted, wanted == 1 ? "" : "s", mesh.size(), wanted, wanted, wanted);
 }
 
 StatusOr<std::vector<Group>> GroupsOf(const Mesh& mesh, int rank) {

@@ -40,6 +40,12 @@ bool GivesWay(const Setting& row, const Alias* by, const nlohmann::json& value) 
   return !row.bare.empty() && row.bare == row.word && value == row.word;
 }
 
+// Where a value was said, with its key where that is a config file.
+std::string Said(const std::string& source, Origin origin, const std::string& name, const nlohmann::json& value) {
+  if (origin != Origin::kConfigFile || source.find(": ") != std::string::npos) return source;
+  return fmt::format("{}: {}={}", source, name, ValueText(value));
+}
+
 }  // namespace
 
 SettingTable::SettingTable(std::vector<Setting> rows, std::vector<Alias> aliases, std::vector<Shorthand> shorthands)
@@ -105,7 +111,8 @@ Status Settings::Give(const std::string& name, nlohmann::json value, Origin orig
   if (there != nullptr && there->origin == origin && there->alias != nullptr && there->value != value) {
     if (GivesWay(*row, nullptr, value)) return OkStatus();
     if (!GivesWay(*row, there->alias, there->value))
-      return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, name);
+      return InvalidArgument("{} and {} both set --{}; give one of them", there->source,
+                             Said(source, origin, name, value), name);
   }
   if (there == nullptr || there->origin <= origin) entries_[name] = {std::move(value), origin, source};
   return OkStatus();
@@ -132,7 +139,8 @@ Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin o
   if (!same && there != nullptr && there->origin == origin) {
     if (GivesWay(*row, &alias, *value)) return OkStatus();
     if (!GivesWay(*row, there->alias, there->value))
-      return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, alias.setting);
+      return InvalidArgument("{} and {} both set --{}; give one of them",
+                             Said(there->source, origin, alias.setting, there->value), source, alias.setting);
     entries_.erase(alias.setting);
   }
   if (const auto said = alias.beside.find(text); said != alias.beside.end()) {

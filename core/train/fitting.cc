@@ -297,15 +297,15 @@ Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model,
   SavingPlans saving(model, world, updates, evaluation_only);
   saving.Try(WaysToSave(config, world, BlocksOf(plans.program), evaluation_only));
   if (saving.found)
-    return ResourceExhausted("{}; {} would fit, with {:.1f} MB", refusal, saving.found->flags,
-                             static_cast<double>(saving.found->bytes) / 1e6);
+    return InvalidArgument("{}; {} would fit, with {:.1f} MB", refusal, saving.found->flags,
+                           static_cast<double>(saving.found->bytes) / 1e6);
   std::string advice = "choose a smaller model";
   if (!evaluation_only)
     advice +=
         ", or let `switchyard explain --search --world=N --memory_limit=" + limit + "` say how many ranks share it";
-  if (!saving.smallest) return ResourceExhausted("{}; there is no setting left that takes less: {}", refusal, advice);
-  return ResourceExhausted("{}; none of the settings that take less would fit, the smallest, {}, with {:.1f} MB: {}",
-                           refusal, saving.smallest->flags, static_cast<double>(saving.smallest->bytes) / 1e6, advice);
+  if (!saving.smallest) return InvalidArgument("{}; there is no setting left that takes less: {}", refusal, advice);
+  return InvalidArgument("{}; none of the settings that take less would fit, the smallest, {}, with {:.1f} MB: {}",
+                         refusal, saving.smallest->flags, static_cast<double>(saving.smallest->bytes) / 1e6, advice);
 }
 
 int BatchUnit(const TrainConfig& config) {

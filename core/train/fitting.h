@@ -30,7 +30,7 @@ double DeviceBytesOf(const World& world);
 // and their collectives go through host memory. Before communicators of groups are made. Collective.
 Status LeaveRoomForPlans(World& world, const TrainingPlans& plans);
 
-// Of a run whose `plans` take more than --memory_limit allows: ResourceExhausted that says what they take and for what,
+// Of a run whose `plans` take more than --memory_limit allows: InvalidArgument that says what they take and for what,
 // and which of the settings that save memory would do, as far as plans of them tell. updates: Timetable::updates.
 // Local.
 Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model, World& world,

@@ -75,6 +75,9 @@ StatusOr<SegmentationOptions> OptionsOfSegmentation(const TrainConfig& config, c
   if (o.label_smoothing > 0)
     return InvalidArgument("--label_smoothing={} with --loss={}: only --loss=ce is smoothed; give one of them",
                            o.label_smoothing, loss);
+  if (config.entropy_weight == 0 && config.dice_weight == 0)
+    return InvalidArgument(
+        "--entropy_weight=0 leaves nothing of --loss={} without --dice_weight; give one of its parts a weight", loss);
   o.dice = {.sigmoid = loss == "bce_dice",
             .entropy_weight = config.entropy_weight,
             .dice_weight = config.dice_weight,

@@ -55,8 +55,7 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "max_loss_scale", .of = "apex", .setting = "max_scale"},
       always("master_weights", "apex and Colossal-AI", {"true"}, "master weights are fp32 at every level",
              "leave it out"),
-      // A level that is given counts, whatever `enabled` says.
-      {.name = "enabled", .of = "apex", .setting = "amp", .values = {{"true", ""}, {"false", "O0"}}, .off = "O0"},
+      {.name = "enabled", .of = "apex", .setting = "amp", .values = {{"true", ""}, {"false", "O0"}}},
       always("patch_torch_functions", "apex", {}, "the level says which ops compute in the half type",
              "--amp=O1 as patched functions do, --amp=O2 as a model that is cast does"),
       always("cast_model_outputs", "apex", {"torch.float32", "float32"}, kFp32Outputs, "leave it out"),

@@ -91,6 +91,11 @@ StatusOr<TensorFileSummary> WriteShard(const Folder& folder, const std::string& 
   return WriteTensorFile(folder, name, tensors, metadata);
 }
 
+bool IsShard(const TensorFile& file) {
+  const auto piece = file.metadata().lower_bound(kPiece);
+  return piece != file.metadata().end() && piece->first.starts_with(kPiece);
+}
+
 StatusOr<Json> IndexOf(const std::vector<std::string>& names, const std::vector<TensorFile>& files) {
   Json tensors = Json::object();
   for (size_t i = 0; i < files.size(); ++i) {

@@ -43,6 +43,9 @@ struct TensorPiece {
 StatusOr<TensorFileSummary> WriteShard(const Folder& folder, const std::string& name,
                                        const std::vector<TensorPiece>& pieces);
 
+// Has WriteShard written it?
+bool IsShard(const TensorFile& file);
+
 // The index of files that WriteShard has written. Where two have the same piece, the first counts. DataLoss where a
 // file is none of those, or files do not agree about a tensor.
 StatusOr<nlohmann::json> IndexOf(const std::vector<std::string>& names, const std::vector<TensorFile>& files);

@@ -202,7 +202,12 @@ Status TensorFile::ReadHeader() {
   const auto sum = metadata_.lower_bound(kTensorChecksum);
   const bool ours = (writer != metadata_.end() && writer->second == kWriterName) ||
                     (sum != metadata_.end() && sum->first.compare(0, sizeof kTensorChecksum - 1, kTensorChecksum) == 0);
-  if (ours && !checked) return DataLoss("{}: header_crc32: missing from a file of ours: it is damaged", path_);
+  if (ours && !checked)
+    return DataLoss(
+        "{}: header_crc32: missing from the beginning of a file of ours: it is damaged, or another program has written "
+        "it "
+        "anew with our metadata; let that leave the metadata out",
+        path_);
 
   std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);

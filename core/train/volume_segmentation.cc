@@ -85,12 +85,17 @@ StatusOr<std::unique_ptr<Task>> VolumeSegmentation::Create(const TrainConfig& c,
   o.transform.seed = c.seed;
   const std::string loss = c.loss.value_or(model.classes == 1 ? "bce_dice" : "dice_ce");
   if (model.classes == 1 && loss != "bce_dice") {
-    return InvalidArgument("--loss={}: with --classes=1 there is one logit a voxel, for bce_dice; give --classes",
-                           loss);
+    return InvalidArgument(
+        "--loss={}: with --classes=1 there is one logit a voxel, for bce_dice; give --classes=2, or as "
+        "many as the labels have with the background",
+        loss);
   }
   o.loss.sigmoid = loss == "bce_dice";
   o.loss.entropy_weight = c.entropy_weight;
   o.loss.dice_weight = loss == "ce" ? 0 : c.dice_weight;
+  if (o.loss.entropy_weight == 0 && o.loss.dice_weight == 0)
+    return InvalidArgument("--entropy_weight=0 leaves nothing of --loss={}{}; give one of its parts a weight", loss,
+                           loss == "ce" ? "" : " without --dice_weight");
   o.loss.group = kDataGroup;
   o.overlap = c.window_overlap;
   o.gaussian = c.window_weights == "gaussian";

@@ -9,6 +9,7 @@
 #include "core/base/json.h"
 #include "core/optim/optimizer.h"
 #include "core/train/file_calls.h"
+#include "core/train/shards.h"
 
 namespace switchyard {
 namespace {
@@ -165,6 +166,11 @@ StatusOr<WeightSource> WeightSource::Open(const std::string& path) {
 
 Status WeightSource::OpenFile(const std::string& path) {
   SY_ASSIGN_OR_RETURN(TensorFile file, TensorFile::Open(path));
+  if (IsShard(file)) {
+    return InvalidArgument(
+        "{}: this is what one rank holds of a checkpoint's state; give the checkpoint, the folder {}", path,
+        fs::path(path).parent_path().string());
+  }
   for (const TensorFile::Entry& entry : file.entries()) places_[entry.name] = {files_.size(), entry};
   files_.push_back(std::move(file));
   return OkStatus();

@@ -118,7 +118,8 @@ TEST_F(BadInput, AKeyThatAConfigFileHasTwiceIsNamed) {
   std::ofstream(In("c.json")) << R"({"parallel": "tp2", "lr": 0.1, "parallel": "tp4"})";
   ExpectAloneRefused("train --config=c.json", {"--config=c.json", twice});
   std::ofstream(In("d.json")) << R"({"parallel": "tp2", "tp": 4})";
-  ExpectAloneRefused("train --config=d.json", {"--config=d.json: parallel", " and --config=d.json both set --tp"});
+  ExpectAloneRefused("train --config=d.json",
+                     {"--config=d.json: parallel", " and --config=d.json: tp=4 both set --tp"});
   ExpectSuccess(Run(SmallTraining()));
   std::ofstream(In("run/mlp/shapes/a/run/config.json")) << R"({"model": "mlp", "parallel": "tp2", "parallel": "tp4"})";
   EXPECT_THAT(Run("plot run").output, HasSubstr("config.json: " + twice));

@@ -311,9 +311,10 @@ TEST_F(Commands, SearchOffloadsWhatFitsNoOtherWay) {
   ExpectSuccess(Run(train("b", offloaded), Start::kLaunch, memory), {"trained 2 updates"});
 
   // The same by a limit, on devices that have more.
-  ExpectRefused(Run(train("c", within)),
-                {fmt::format("--memory_limit={}: a training of vit_micro needs ", limit), "(weights ", ", gradients ",
-                 ", optimizer state ", ", activations ", ", workspace ", " would fit, with "});
+  const CommandResult refused = Run(train("c", within));
+  EXPECT_EQ(refused.code, 2) << "what would be refused again is not started again";
+  ExpectRefused(refused, {fmt::format("--memory_limit={}: a training of vit_micro needs ", limit), "(weights ",
+                          ", gradients ", ", optimizer state ", ", activations ", ", workspace ", " would fit, with "});
   ExpectRefused(Run(train("d", within), Start::kLaunch), {"--offload=all would fit"});
   EXPECT_FALSE(std::filesystem::exists(In("run/vit_micro/shapes/c"))) << "nothing is begun";
   const CommandResult trained = Run(train("e", within + offloaded), Start::kLaunch);

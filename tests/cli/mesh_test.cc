@@ -25,6 +25,12 @@ TEST_F(MeshCommands, TheBannerTellsWhereEachRankStandsAndRatesFollowTheDataRanks
                                 "collective shm",
                                 rank, rank / 4, rank / 2 % 2, rank % 2, rank)));
   }
+  ExpectSuccess(
+      Run("train --dataset=shapes --device=cpu --output=run --model=resnet18 --width=4 --image_size=32 --train_size=16 "
+          "--validation_size=4 "
+          "--batch_size=8 --steps=1 --pp=2 --suffix=b",
+          Start::kLaunch),
+      {"--pp=2 divides a batch into 8 micro-batches, and batch norms normalise each of them, of 1, by itself"});
   const CommandResult apart = Run(SmallTraining("--scale_lr=linear"), Start::kLaunch);
   ExpectSuccess(apart, {"from batch 128 to 8)"});
   EXPECT_THAT(apart.output, Not(HasSubstr("(data 0"))) << "each has a model of its own";

@@ -109,6 +109,7 @@ TEST_F(Replicas, WhatDividesAModelOrIsLaunchedIsRefused) {
   ExpectRefused(Run(train, Start::kLaunch), {"--mode=dp is one process that drives all devices, found 2 ranks"});
   ExpectRefused(Run(train + "--tp=2"), {"--tp=2 divides them", "switchyard launch --nproc_per_node"});
   ExpectRefused(Run(train + "--zero=1"), {"--zero=1 divides them", "switchyard launch --nproc_per_node"});
+  ExpectRefused(Run(train + "--device_list=1"), {"--devices=2 and --device_list=1 both say which devices"});
   ExpectRefused(Run(SmallTraining("--mode=dpp")), {"mode", "expected ddp or dp"});
   ExpectSuccess(Run(SmallTraining("--devices=2")), {"--devices has no effect with --mode=ddp"});
   folder_.Write("a.png", PngBytes(Pattern(9, 11, 1)));

@@ -208,6 +208,7 @@ TEST_F(RunSettings, NamesOfOtherProgramsTrainAndTheBannerSaysWhatTheyAre) {
   EXPECT_EQ(kept["optimizer"], "sgd");
   EXPECT_EQ(kept["fused_optimizer"], false);
   ExpectRefused(Run(SmallTraining("--opt_level=O1 --amp=O2")), {"--opt_level=O1 and --amp=O2 both set --amp"});
+  ExpectRefused(Run(SmallTraining("--opt_level=O1 --enabled=False")), {"--enabled=False both set --amp"});
 }
 
 // The switch of one program beside the level of another.
@@ -442,7 +443,7 @@ TEST_F(RunSettings, TheAxesOfTheMeshAreGivenAtOnce) {
   // What --dp asks for is what explain plans, and what a start must have.
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=4 --parallel=dp3,tp2"), {"6 ranks"});
   ExpectRefused(Run(kShapes + std::string("--model=mlp --parallel=dp3 --batch_size=4"), Start::kLaunch),
-                {"--dp=3: expected 3 ranks, found 2; start as many (switchyard launch --nproc_per_node=3"});
+                {"--dp=3: expected 3 ranks, found 2; start as many (switchyard launch --nproc_per_node=3, "});
   ExpectRefused(Run("explain --model=vit_micro --paralel=tp2"), {"did you mean --parallel?"});
   ExpectRefused(
       Run("explain --model=vit_micro --parallel=tp2,ep4"),

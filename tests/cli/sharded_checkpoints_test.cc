@@ -98,6 +98,9 @@ TEST_F(ShardedCheckpoints, AreEvaluatedAndExportedAsOthers) {
     return result.output.substr(result.output.find("\"loss\""), 24);
   };
   EXPECT_EQ(evaluated(sharded), evaluated(gathered));
+  // One of its files is no weights.
+  ExpectRefused(Run(fmt::format("eval --checkpoint={}/{}", sharded, ShardName(1, 2))),
+                {"what one rank holds of a checkpoint", "give the checkpoint, the folder " + sharded});
 }
 
 TEST_F(ShardedCheckpoints, GoFromMeshToMeshAsOneRankThatWasNotInterrupted) {

@@ -50,6 +50,10 @@ class Weights : public ProgramTest {
     ExpectSuccess(result);
     return nlohmann::json::parse(result.output, nullptr, false);
   }
+  nlohmann::json Saved(const std::string& path) const {
+    std::ifstream file(In(path));
+    return nlohmann::json::parse(file, nullptr, false);
+  }
   nlohmann::json Eval(const std::string& arguments) const { return RunJson("eval --checkpoint=" + arguments); }
 
   struct Accuracy {
@@ -326,7 +330,8 @@ TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
   ExpectRefused(Run("predict mixed/b/notes.txt" + with), {"mixed/b/notes.txt: expected a JPEG or PNG image"});
   ExpectRefused(Run("predict /dev/zero" + with), {"/dev/zero: expected an image file or a folder"});
   ExpectRefused(Run("predict mixed --top=0" + with), {"--top: expected at least 1"});
-  ExpectRefused(Run("predict mixed" + with, Start::kLaunch), {"predict runs on one device in one process, found 2 ranks"});
+  ExpectRefused(Run("predict mixed" + with, Start::kLaunch),
+                {"predict runs on one device in one process, found 2 ranks"});
   // A damaged file among others is skipped only by consent.
   folder_.Write("mixed/b/1.png", {0x89, 'P', 'N', 'G', 1});
   ExpectRefused(Run("predict mixed" + with), {"mixed/b/1.png: damaged PNG"});
@@ -400,6 +405,44 @@ TEST_F(Weights, WhatIsInForceForForeignWeightsIsShown) {
                                     testing::ContainsRegex("interpolation +bilinear +checkpoint: hub"),
                                     testing::ContainsRegex("crop_ratio +0.8 +checkpoint: hub")));
   }
+}
+
+TEST_F(Weights, WhoNamesTheModelOfWeightsGetsThatOfTheirChannels) {
+  const std::string train =
+      "train --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --device=cpu --threads=1 --output=run "
+      "--tag=t ";
+  Train();  // of colours, and vit_micro alone would take grey
+  ExpectSuccess(Run("export hub --checkpoint=" + run_));
+  const std::string model = " --model=vit_micro --width=16 --depth=2 --heads=2";
+  const nlohmann::json expected = Eval("hub --dataset=imagefolder --data=photos");
+  EXPECT_EQ(Eval("hub --dataset=imagefolder --data=photos" + model)["loss"], expected["loss"]);
+  const std::string predict = "predict photos/val --checkpoint=hub";
+  EXPECT_EQ(RunJson(predict + model), RunJson(predict));
+  ExpectSuccess(Run(train + "--pretrained=hub --suffix=b" + model));
+}
+
+TEST_F(Weights, ARunThatBeginsWithAnotherHasItsModel) {
+  const std::string train =
+      "train --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --device=cpu --threads=1 --output=run "
+      "--tag=t ";
+  const std::string run = TrainResNet("small");  // which Hugging Face does not have
+  ExpectSuccess(Run(train + "--suffix=b --pretrained=" + run), {"resnet18 on"});
+  const nlohmann::json kept = Saved("run/resnet18/t/b/run/config.json");
+  EXPECT_EQ(kept["width"], 4);
+  EXPECT_EQ(kept["image_size"], 40);
+  EXPECT_EQ(kept["stem"], "small");
+  // And another model, or another size, where one is named.
+  ExpectRefused(Run(train + "--suffix=c --model=vit_micro --pretrained=" + run), {"do not fit vit_micro"});
+  ExpectSuccess(Run(train + "--suffix=d --image_size=32 --pretrained=" + run));
+  EXPECT_EQ(Saved("run/resnet18/t/d/run/config.json")["image_size"], 32);
+}
+
+TEST_F(Weights, ALevelOfMixedPrecisionIsThatOfAHalfTypeOfARunInF32Too) {
+  Train();
+  const nlohmann::json expected = Eval(run_ + " --data=photos"), half = Eval(run_ + " --data=photos --amp=O2");
+  EXPECT_EQ(half["count"], expected["count"]);
+  EXPECT_NEAR(half["loss"].get<double>(), expected["loss"].get<double>(), 1e-2);
+  EXPECT_NE(half["loss"], expected["loss"]);
 }
 
 TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {

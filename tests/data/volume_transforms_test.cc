@@ -96,7 +96,8 @@ TEST(VolumeNormalization, NamesAVoxelThatWouldMakeAllOthersNan) {
       const Status status = Normalize(normalization, &volume);
       EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
       EXPECT_THAT(Message(status), AllOf(HasSubstr(std::isnan(bad) ? "found nan" : "found -inf"),
-                                         HasSubstr("depth 1, height 2, width 3"), HasSubstr("--max_bad_samples")));
+                                         HasSubstr("depth 1, height 2, width 3"), HasSubstr("turned to RAS+"),
+                                         HasSubstr("--max_bad_samples")));
     }
   }
 }

@@ -20,6 +20,18 @@ bool Named(const std::vector<std::string>& classes) {
   return false;
 }
 
+// What the checkpoint of a run says of its model, as settings; none of other weights.
+nlohmann::json ArchitectureOfRun(const WeightSource& source) {
+  nlohmann::json found = nlohmann::json::object();
+  if (source.checkpoint() == nullptr) return found;
+  const nlohmann::json architecture = source.checkpoint()->record.value("arch", found);
+  for (const auto& [name, value] : architecture.items()) {
+    const Setting* const row = RunTable().Find(name);
+    if (row != nullptr && CheckValue(*row, value).ok()) found[name] = value;
+  }
+  return found;
+}
+
 }  // namespace
 
 SettingValues ImpliedBy(const WeightSource& source, const ModelFamily& family) {
@@ -36,8 +48,15 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
     settings.Fill(name, value, Origin::kCheckpoint, where);
   };
   if (source.config().is_null()) {
+    const nlohmann::json of_run = ArchitectureOfRun(source);
+    const auto trained = of_run.find("model");
+    if (trained != of_run.end()) settings.Fill("model", *trained, Origin::kCheckpoint, source.path());
     SY_ASSIGN_OR_RETURN(const ResolvedModel named, ResolveModel({.name = *settings.Get<std::string>("model")}));
     settings.Fill(ImpliedBy(source, *named.info->family), Origin::kCheckpoint, source.path());
+    if (trained == of_run.end() || *trained != named.info->name) return std::vector<std::string>();
+    for (const auto& [name, value] : of_run.items()) {
+      if (name != "classes") settings.Fill(name, value, Origin::kCheckpoint, source.path());  // those of the data
+    }
     return std::vector<std::string>();
   }
   const auto read = ReadForeignConfig(source.config());
@@ -59,8 +78,8 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
       settings.Fill("image_size", prepared->image_size, Origin::kCheckpoint,
                     source.path() + ": preprocessor_config.json");
   }
-  SY_ASSIGN_OR_RETURN(ResolvedModel chosen, ResolveModel(OptionsOf(settings)));
-  if (!settings.Has("channels")) chosen.channels = read->channels;  // left to the dataset
+  fill("channels", read->channels);
+  SY_ASSIGN_OR_RETURN(const ResolvedModel chosen, ResolveModel(OptionsOf(settings)));
   if (const std::string text = Disagreements(chosen, *read); !text.empty()) {
     return InvalidArgument(
         "{} says that the weights were made for another model than {}: {}; leave out --model to take all "

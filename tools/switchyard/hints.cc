@@ -95,4 +95,15 @@ std::string EnlargementHint(const RunSetup& setup) {
       setup.resolved.image_size, times);
 }
 
+std::string MicroBatchHint(const RunSetup& setup) {
+  const TrainConfig& c = setup.config;
+  if (c.pp == 1 || c.accumulation == 1 || !setup.settings.SourceOf("accumulation").starts_with("pp=") ||
+      !HasBatchNorms(setup.resolved))
+    return "";
+  return fmt::format(
+      "--pp={} divides a batch into {} micro-batches, and batch norms normalise each of them, of {}, by itself; "
+      "--num_microbatches says how many",
+      c.pp, c.accumulation, c.batch_size);
+}
+
 }  // namespace switchyard

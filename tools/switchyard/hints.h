@@ -29,4 +29,8 @@ void WarnOfSettingsOfUpdates(const Settings& given, const std::string& command);
 // images into patches, which would have to be smaller too.
 std::string EnlargementHint(const RunSetup& setup);
 
+// Of a model with batch norms whose batch --pp divides into micro-batches without having been told into how many: what
+// that changes. "" elsewhere.
+std::string MicroBatchHint(const RunSetup& setup);
+
 }  // namespace switchyard

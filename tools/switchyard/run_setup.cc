@@ -178,6 +178,10 @@ StatusOr<ProcessMap> RanksOf(const Settings& settings) {
         : c.pp > 1 ? fmt::format("--pp={}", c.pp)
                    : fmt::format("--zero={}", c.zero));
   }
+  if (c.devices && c.device_list) {
+    return InvalidArgument("--mode=dp: --devices={} and --device_list={} both say which devices; give one of them",
+                           *c.devices, *c.device_list);
+  }
   SY_ASSIGN_OR_RETURN(processes.world, CountReplicas(Registry::Get(), DeviceRequestOf(c, processes), c.devices));
   processes.local_world = processes.world;
   processes.threads = true;
@@ -250,8 +254,13 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   const ModelInfo& info = *resolved.info;
   FillFromModel(setup.settings, resolved, dataset);
   // Mixed precision without a word about the type is that in fp16.
-  if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0")
+  if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0") {
+    const bool of_run = setup.settings.IsGiven("amp") && setup.settings.Has("precision") &&
+                        setup.settings.OriginOf("precision") == Origin::kCheckpoint &&
+                        setup.settings.Value("precision") == "fp32";
+    if (of_run) setup.settings.Forget("precision");
     setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
+  }
   // As timm mixes.
   for (const char* mixing : {"mixup", "cutmix"}) {
     if (info.family->data == Content::kLabelledImages && *setup.settings.Get<float>(mixing) > 0)

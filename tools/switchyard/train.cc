@@ -127,7 +127,9 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
     const std::string& why = setup.settings.SourceOf("recompute");
     fmt::print("  recompute   {}{}\n", c.recompute, why.starts_with("auto") ? fmt::format(" ({})", why) : "");
   }
-  if (const std::string hint = EnlargementHint(setup); !hint.empty()) fmt::print("  hint        {}\n", hint);
+  for (const std::string& hint : {EnlargementHint(setup), MicroBatchHint(setup)}) {
+    if (!hint.empty()) fmt::print("  hint        {}\n", hint);
+  }
   fmt::print("  device      {}{}\n", world.choice.why,
              world.processes.threads ? "; one process drives all devices (--mode=dp)" : "");
   if (!device.libraries.empty()) fmt::print("  libraries   {}: {}\n", device.plugin, device.libraries);
