@@ -204,9 +204,8 @@ Status TensorFile::ReadHeader() {
                     (sum != metadata_.end() && sum->first.compare(0, sizeof kTensorChecksum - 1, kTensorChecksum) == 0);
   if (ours && !checked)
     return DataLoss(
-        "{}: header_crc32: missing from the beginning of a file of ours: it is damaged, or another program has written "
-        "it "
-        "anew with our metadata; let that leave the metadata out",
+        "{}: header_crc32: missing from the beginning of a file of ours: it is damaged, or another program has "
+        "written it anew with our metadata; let that leave the metadata out",
         path_);
 
   std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
