@@ -42,9 +42,9 @@ Status CheckDataRanks(const Mesh& mesh, std::optional<int> data) {
   if (mesh.tensor > 1) axes += fmt::format(" x --tp={}", mesh.tensor);
   const int wanted = *data * mesh.model_ranks();
   return InvalidArgument(
-      "{}: expected {} rank{}, found {}; start as many (switchyard launch --nproc_per_node={}, --mode=dp --devices={}, "
-      "explain --world={}), or leave --dp out",
-      axes, wanted, wanted == 1 ? "" : "s", mesh.size(), wanted, wanted, wanted);
+      "{0}: expected {1} rank{2}, found {3}; start as many (switchyard launch --nproc_per_node={1}, --mode=dp "
+      "--devices={1}, explain --world={1}), or leave --dp out",
+      axes, wanted, wanted == 1 ? "" : "s", mesh.size());
 }
 
 StatusOr<std::vector<Group>> GroupsOf(const Mesh& mesh, int rank) {

@@ -15,11 +15,7 @@ using testing::Not;
 
 class Commands : public RunFilesTest {
  protected:
-  nlohmann::json Json(const std::string& path) const {
-    std::ifstream file(In(path));
-    return nlohmann::json::parse(file, nullptr, false);
-  }
-  nlohmann::json SavedConfig() const { return Json("run/mlp/shapes/a/run/config.json"); }
+  nlohmann::json SavedConfig() const { return Saved("run/mlp/shapes/a/run/config.json"); }
 };
 
 TEST_F(Commands, EveryCommandExplainsItself) {
@@ -449,7 +445,7 @@ TEST_F(Commands, TheSavedSettingsOfARunStartItAgain) {
   ExpectSuccess(Run(SmallTraining()));
   const nlohmann::json first = SavedConfig();
   ExpectSuccess(Run("train --config=run/mlp/shapes/a/run/config.json --suffix=b"));
-  nlohmann::json second = Json("run/mlp/shapes/b/run/config.json");
+  nlohmann::json second = Saved("run/mlp/shapes/b/run/config.json");
   second["suffix"] = "a";
   EXPECT_EQ(first, second);
   // A batch that is given outranks both batch sizes of the file.
@@ -464,7 +460,7 @@ TEST_F(Commands, AnAutomaticBatchIsTheLargestPowerOfTwoThatFits) {
   ExpectSuccess(Run(run), {"512 images per update"});  // the data ends before the memory does
   const CommandResult small = Run(run + " --suffix=b", Start::kAlone, "SWITCHYARD_NULL_MEMORY=16000000");
   ExpectSuccess(small);
-  const int batch = Json("run/mlp/shapes/b/run/config.json")["batch_size"];
+  const int batch = Saved("run/mlp/shapes/b/run/config.json")["batch_size"];
   EXPECT_LT(batch, 512);
   EXPECT_EQ(batch & (batch - 1), 0) << batch;
   // Twice as much does not fit, and the refusal names a batch that does.
@@ -495,7 +491,7 @@ TEST_F(Commands, BatchesWhoseSamplesArePairedAreFound) {
   const std::string run = "train --dataset=shapes --train_size=64 --validation_size=13 --output=run " + model;
   ExpectSuccess(Run(run + "--suffix=automatic --batch_size=auto"), {"64 images per update"});
   ExpectSuccess(Run(run + "--suffix=stages --pp=2 --batch_size=8", Start::kLaunch), {"8 images per update"});
-  EXPECT_EQ(Json("run/vit_micro/shapes/stages/run/config.json")["batch_size"], 2) << "of 8 micro-batches each has one";
+  EXPECT_EQ(Saved("run/vit_micro/shapes/stages/run/config.json")["batch_size"], 2) << "of 8 micro-batches each has one";
 
   const auto search = [&](const std::string& more) {
     const CommandResult result = Run("explain --json --search --world=4 --global_batch_size=64 " + model + more);
@@ -532,10 +528,10 @@ TEST_F(Commands, AutomaticRecomputationIsWhatTheMemoryAsksFor) {
   const auto memory = [](int64_t bytes) { return fmt::format("SWITCHYARD_NULL_MEMORY={}", bytes); };
 
   ExpectSuccess(Run(run + "--suffix=a --recompute=auto"), {"trained 2 updates"});
-  EXPECT_EQ(Json("run/vit_micro/shapes/a/run/config.json")["recompute"], "none") << "there is memory enough";
+  EXPECT_EQ(Saved("run/vit_micro/shapes/a/run/config.json")["recompute"], "none") << "there is memory enough";
   ExpectSuccess(Run(run + "--suffix=b --recompute=auto", Start::kAlone, memory(some)),
                 {"recompute   every:2 (auto: the least that fits into", "trained 2 updates"});
-  EXPECT_EQ(Json("run/vit_micro/shapes/b/run/config.json")["recompute"], "every:2");
+  EXPECT_EQ(Saved("run/vit_micro/shapes/b/run/config.json")["recompute"], "every:2");
   // What it became stays with the run, also where there is memory enough.
   ExpectSuccess(Run("train --device=null --steps=3 --resume=run/vit_micro/shapes/b/run"), {"recompute   every:2"});
 

@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "nlohmann/json.hpp"
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 
 namespace switchyard {
 namespace {
@@ -13,12 +13,9 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-class RecipeSettings : public ProgramTest {
+class RecipeSettings : public RunFilesTest {
  protected:
-  nlohmann::json SavedConfig() const {
-    std::ifstream file(In("run/mlp/shapes/a/run/config.json"));
-    return nlohmann::json::parse(file, nullptr, false);
-  }
+  nlohmann::json SavedConfig() const { return Saved("run/mlp/shapes/a/run/config.json"); }
   nlohmann::json Json(const std::string& arguments, Start start = Start::kAlone) const {
     const CommandResult result = Run(arguments, start);
     EXPECT_EQ(result.code, 0) << result.output;

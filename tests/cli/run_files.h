@@ -21,6 +21,11 @@ class RunFilesTest : public ProgramTest {
     EXPECT_TRUE(file.good()) << path;
     return {std::istreambuf_iterator<char>(file), {}};
   }
+  // A JSON file of the test's folder.
+  nlohmann::json Saved(const std::string& path) const {
+    std::ifstream file(In(path));
+    return nlohmann::json::parse(file, nullptr, false);
+  }
   // By step, from the log of a run in the test's folder.
   std::map<int64_t, double> Logged(const std::string& run, const char* key) const {
     std::map<int64_t, double> values;

@@ -22,10 +22,6 @@ class Runs : public RunFilesTest {
  protected:
   Runs() { setenv("SWITCHYARD_DEVICE", "cpu", 1); }  // a run that goes on does not take its device along
   ~Runs() override { unsetenv("SWITCHYARD_DEVICE"); }
-  nlohmann::json Json(const std::string& path) const {
-    std::ifstream file(In(path));
-    return nlohmann::json::parse(file, nullptr, false);
-  }
   std::vector<std::string> NamesIn(const std::string& folder) const {
     std::vector<std::string> names;
     std::error_code none;
@@ -53,7 +49,8 @@ TEST_F(Runs, WhatIsDoneOnceIsNotDoneAgain) {
   ExpectSuccess(Run(SmallTraining("--classes=12 --steps=20")));
   ExpectSuccess(Run(SmallTraining("--suffix=b --steps=100 --lr=0.01 --reset_head --pretrained=" + run_)));
   const std::string b = "run/mlp/shapes/b/run";
-  for (const nlohmann::json& saved : {Json(b + "/config.json"), Json(b + "/checkpoints/latest/state.json")["config"]}) {
+  for (const nlohmann::json& saved :
+       {Saved(b + "/config.json"), Saved(b + "/checkpoints/latest/state.json")["config"]}) {
     EXPECT_EQ(saved["width"], 16);
     for (const char* act : {"pretrained", "reset_head", "resume"}) EXPECT_FALSE(saved.contains(act)) << act;
   }
@@ -254,7 +251,7 @@ TEST_F(Runs, SkippedUpdatesAreCountedOverAllPartsOfARun) {
   ExpectRefused(Run(training), {"the 100th in a row"});
   const auto whole = Logged(run_, "skipped_updates");
   const std::string from = run_ + "/checkpoints/latest";
-  EXPECT_GT(Json(from + "/state.json")["skipped_updates"]["in_a_row"], 50);
+  EXPECT_GT(Saved(from + "/state.json")["skipped_updates"]["in_a_row"], 50);
   ExpectRefused(Run("train --resume=" + run_), {"the 100th in a row"});
   EXPECT_EQ(Logged(run_, "skipped_updates"), whole);
 }
@@ -307,7 +304,7 @@ TEST_F(Runs, AnEvaluationThatWasDueAtAStopIsMadeUpFor) {
   ASSERT_TRUE(program.Trains(1)) << program.Output();
   program.Signal(SIGTERM);  // every update ends an epoch
   ASSERT_GE(RunningProgram::WaitFor([&] { return program.HasEnded(); }, 20000), 0) << program.Output();
-  const nlohmann::json state = Json(run_ + "/checkpoints/latest/state.json");
+  const nlohmann::json state = Saved(run_ + "/checkpoints/latest/state.json");
   EXPECT_EQ(state["evaluation_pending"], true);
   const int64_t stopped = state["step"];
   EXPECT_EQ(Logged(run_, "val_loss").count(stopped), 0u);
@@ -329,7 +326,7 @@ TEST_F(Runs, AnEvaluationEndsWhereTheRunIsStopped) {
     program.Signal(SIGTERM);
     ASSERT_GE(RunningProgram::WaitFor([&] { return program.HasEnded(); }, 20000), 0) << program.Output();
     EXPECT_THAT(program.Output(), HasSubstr("stopped by a signal after update 1;"));
-    EXPECT_EQ(Json(run_ + "/checkpoints/latest/state.json")["evaluation_pending"], true);
+    EXPECT_EQ(Saved(run_ + "/checkpoints/latest/state.json")["evaluation_pending"], true);
   }
 }
 

@@ -8,7 +8,7 @@
 #include "core/base/json.h"
 #include "core/train/checkpoint.h"
 #include "nlohmann/json.hpp"
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 
 namespace switchyard {
 namespace {
@@ -20,7 +20,7 @@ struct Shown {
   std::string value, origin;
 };
 
-class RunSettings : public ProgramTest {
+class RunSettings : public RunFilesTest {
  protected:
   // What --show_settings says of each.
   std::map<std::string, Shown> Show(const std::string& command, const std::string& environment = "") const {
@@ -44,10 +44,6 @@ class RunSettings : public ProgramTest {
       EXPECT_EQ(shown.at(name).value, what.value) << name;
       EXPECT_EQ(shown.at(name).origin, what.origin) << name;
     }
-  }
-  nlohmann::json Saved(const std::string& path) const {
-    std::ifstream file(In(path));
-    return nlohmann::json::parse(file, nullptr, false);
   }
 };
 

@@ -250,7 +250,8 @@ TEST_F(VolumeRuns, TellSeveralClassesApart) {
             5 * 8 * 12 * 10);
   EXPECT_GT(result.value("dice", 0.0), 0.5) << result;
   ExpectRefused(Run(Training("--classes=2")), {"--classes=2", "has 3 classes"});
-  ExpectRefused(Run(Training("--loss=dice_ce")), {"--loss=dice_ce", "--classes=1"});
+  ExpectRefused(Run(Training("--loss=dice_ce")), {"--loss=dice_ce", "--classes=1", "give --classes=2"});
+  ExpectRefused(Run(Training("--dice_weight=0 --entropy_weight=0")), {"--entropy_weight=0 leaves nothing of --loss="});
   ExpectRefused(Run(Training("--augmentation=resized_crop")), {"crop_flip for volumes", "resized_crop"});
   ExpectRefused(Run(Training("--auto_augment=rand-m9")), {"--auto_augment is for images"});
   ExpectRefused(Run(Training("--erase_prob=0.5")), {"--erase_prob is for images"});

@@ -6,7 +6,7 @@
 
 #include "core/train/tensor_file.h"
 #include "nlohmann/json.hpp"
-#include "tests/cli/program.h"
+#include "tests/cli/run_files.h"
 
 namespace switchyard {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-class Weights : public ProgramTest {
+class Weights : public RunFilesTest {
  protected:
   Weights() {
     // Pictures of no common shape, whose classes are so near each other that a small model is often wrong.
@@ -49,10 +49,6 @@ class Weights : public ProgramTest {
     const CommandResult result = Run(arguments + " --json --device=cpu --threads=1");
     ExpectSuccess(result);
     return nlohmann::json::parse(result.output, nullptr, false);
-  }
-  nlohmann::json Saved(const std::string& path) const {
-    std::ifstream file(In(path));
-    return nlohmann::json::parse(file, nullptr, false);
   }
   nlohmann::json Eval(const std::string& arguments) const { return RunJson("eval --checkpoint=" + arguments); }
 
@@ -407,10 +403,11 @@ TEST_F(Weights, WhatIsInForceForForeignWeightsIsShown) {
   }
 }
 
+constexpr char kTune[] =
+    "train --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --device=cpu --threads=1 --output=run "
+    "--tag=t ";
+
 TEST_F(Weights, WhoNamesTheModelOfWeightsGetsThatOfTheirChannels) {
-  const std::string train =
-      "train --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --device=cpu --threads=1 --output=run "
-      "--tag=t ";
   Train();  // of colours, and vit_micro alone would take grey
   ExpectSuccess(Run("export hub --checkpoint=" + run_));
   const std::string model = " --model=vit_micro --width=16 --depth=2 --heads=2";
@@ -418,22 +415,19 @@ TEST_F(Weights, WhoNamesTheModelOfWeightsGetsThatOfTheirChannels) {
   EXPECT_EQ(Eval("hub --dataset=imagefolder --data=photos" + model)["loss"], expected["loss"]);
   const std::string predict = "predict photos/val --checkpoint=hub";
   EXPECT_EQ(RunJson(predict + model), RunJson(predict));
-  ExpectSuccess(Run(train + "--pretrained=hub --suffix=b" + model));
+  ExpectSuccess(Run(kTune + std::string("--pretrained=hub --suffix=b") + model));
 }
 
 TEST_F(Weights, ARunThatBeginsWithAnotherHasItsModel) {
-  const std::string train =
-      "train --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --device=cpu --threads=1 --output=run "
-      "--tag=t ";
   const std::string run = TrainResNet("small");  // which Hugging Face does not have
-  ExpectSuccess(Run(train + "--suffix=b --pretrained=" + run), {"resnet18 on"});
+  ExpectSuccess(Run(kTune + std::string("--suffix=b --pretrained=") + run), {"resnet18 on"});
   const nlohmann::json kept = Saved("run/resnet18/t/b/run/config.json");
   EXPECT_EQ(kept["width"], 4);
   EXPECT_EQ(kept["image_size"], 40);
   EXPECT_EQ(kept["stem"], "small");
   // And another model, or another size, where one is named.
-  ExpectRefused(Run(train + "--suffix=c --model=vit_micro --pretrained=" + run), {"do not fit vit_micro"});
-  ExpectSuccess(Run(train + "--suffix=d --image_size=32 --pretrained=" + run));
+  ExpectRefused(Run(kTune + std::string("--suffix=c --model=vit_micro --pretrained=") + run), {"do not fit vit_micro"});
+  ExpectSuccess(Run(kTune + std::string("--suffix=d --image_size=32 --pretrained=") + run));
   EXPECT_EQ(Saved("run/resnet18/t/d/run/config.json")["image_size"], 32);
 }
 

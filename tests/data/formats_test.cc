@@ -368,6 +368,11 @@ TEST(Decoding, GreyAndAlphaAndCmykBecomeRgb) {
   EXPECT_EQ(decoded.channels, 3);
   ASSERT_TRUE(DecodeImage(JpegBytes(Pattern(8, 9, 4)), &decoded).ok());
   EXPECT_EQ(decoded.bytes.size(), 8u * 9 * 3);
+  // Rounded as PIL does: light 101 behind ink of 1 in 255 is 101, not 100.6 cut off.
+  Image plain = Pattern(8, 8, 4);
+  for (size_t i = 0; i < plain.bytes.size(); ++i) plain.bytes[i] = i % 4 == 3 ? 101 : 254;
+  ASSERT_TRUE(DecodeImage(JpegBytes(plain), &decoded).ok());
+  EXPECT_THAT(decoded.bytes, testing::Each(101));
   ASSERT_TRUE(DecodeImage(PngBytes(Pattern(8, 9, 1)), &decoded).ok());
   Image expected = Pattern(8, 9, 1);
   ConvertChannels(3, &expected);
