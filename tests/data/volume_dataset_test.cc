@@ -127,9 +127,11 @@ TEST_F(VolumeFolder, RefusesWhatDoesNotBelongTogetherNamingTheFile) {
               AllOf(HasSubstr("labels/a.npy"), HasSubstr("2 x 1 x 1"), HasSubstr("found 1 x 2 x 1")));
   // A bad sample, whether its labels have to be read to know the classes or not.
   folder_.Write("train/labels/a.npy", Npy<float>({0.5f, 0}, "(2, 1, 1)"));
-  EXPECT_THAT(Error((*Train())->Get(0).status()),
+  const auto train = Train();
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_THAT(Error((*train)->Get(0).status()),
               AllOf(HasSubstr("labels/a.npy"), HasSubstr("whole numbers"), HasSubstr("0.5")));
-  EXPECT_THAT((*Train())->class_names(), ElementsAre("0", "1", "2"));
+  EXPECT_THAT((*train)->class_names(), ElementsAre("0", "1", "2"));
   folder_.Write("train/images/z.npy", Npy<float>({1}, "(1, 1, 1)"));
   EXPECT_THAT(Error(Train().status()), AllOf(HasSubstr("images/z.npy"), HasSubstr("labels/z.npy"), HasSubstr("none")));
 }
