@@ -1,7 +1,8 @@
 // pointwise: the program is run on blocks of elements that stay in the L1 cache, one vectorised loop per instruction,
 // so that each tensor crosses memory once. Prepare merges axes, gives each result a register (a block of f32 in the
 // thread's scratch) that is reused after its last reader, and lets the last instruction write straight into an f32
-// output. A short row that an input repeats is repeated in its register.
+// output. Short rows are computed several at once: a row that an input repeats, or its one value for each row, is
+// repeated in its register.
 #include "backends/cpu/copy.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/parallel.h"
@@ -12,11 +13,13 @@ namespace {
 constexpr int64_t kPiece = 512;
 constexpr int64_t kMostPeriod = 64;  // elements of a row that registers repeat
 constexpr int64_t kRegister = kPiece + kMostPeriod;
-constexpr int64_t kRepeats = -1;  // as a stride: the input has one row, which it repeats
+// As a stride along joined rows:
+constexpr int64_t kRepeats = -1;  // the input has one row, which it repeats
+constexpr int64_t kSpreads = -2;  // the input has one value for each row
 
 struct Axis {
   int64_t extent;
-  std::vector<int64_t> strides;  // one per input, elements; 0 = broadcast, or kRepeats
+  std::vector<int64_t> strides;  // one per input, elements; 0 = broadcast, kRepeats or kSpreads
 };
 
 // The output axes, neighbours merged wherever every input runs on from one into the next. Never empty.
@@ -48,21 +51,27 @@ std::vector<Axis> MergedAxes(const sy_tensor& out, const std::vector<sy_tensor>&
   return axes;
 }
 
-// Short rows, as the three channels of images, become one long row where each input runs through all of them, is
-// constant, or repeats one row. The length of that row; 0: none is repeated.
+// Short rows, as the three channels of images or the scores of a window, become one long row where each input runs
+// through all of them, is constant, repeats one row, or has one value for each. The length of those rows; 0: they stay.
 int64_t JoinShortRows(std::vector<Axis>& axes) {
   if (axes.size() < 2 || axes.back().extent > kMostPeriod) return 0;
   Axis &inner = axes.back(), &outer = axes[axes.size() - 2];
-  for (size_t i = 0; i < inner.strides.size(); ++i) {
-    const bool one_row = outer.strides[i] == 0 && inner.strides[i] <= 1;
-    if (!one_row && (inner.strides[i] != 1 || outer.strides[i] != inner.extent)) return 0;
-  }
   const int64_t period = inner.extent;
+  std::vector<int64_t> joined;
   for (size_t i = 0; i < inner.strides.size(); ++i) {
-    if (outer.strides[i] == 0 && inner.strides[i] == 1) inner.strides[i] = kRepeats;
+    const int64_t along = inner.strides[i], across = outer.strides[i];
+    if (across == 0 && along <= 1) {
+      joined.push_back(along == 1 ? kRepeats : 0);
+    } else if (along == 1 && across == period) {
+      joined.push_back(1);
+    } else if (along == 0 && across == 1) {
+      joined.push_back(kSpreads);
+    } else {
+      return 0;
+    }
   }
-  inner.extent *= outer.extent;
-  axes.erase(axes.end() - 2);
+  outer = {period * outer.extent, std::move(joined)};
+  axes.pop_back();
   return period;
 }
 
@@ -186,13 +195,15 @@ class Pointwise : public Kernel {
         }
         const int64_t previous = first_ ? -1 : offsets_[i];
         offsets_[i] = offset;
-        const int64_t stride = k_.axes_.back().strides[i];
-        if (stride > 0 || offset == previous) continue;
+        const Axis& inner = k_.axes_.back();
+        const int64_t stride = inner.strides[i];
+        if (stride > 0 || stride == kSpreads || offset == previous) continue;
         const sy_dtype dtype = k_.inputs[i].dtype;
         const int64_t given = stride == kRepeats ? k_.period_ : 1;
+        const int64_t read = std::min(kRegister, stride == kRepeats ? inner.extent + k_.period_ : inner.extent);
         float* const values = Register(i);
         Vector().to_float(dtype, a_.inputs[i] + offset * DtypeBytes(dtype), values, given);
-        for (int64_t e = given; e < kRegister; ++e) values[e] = values[e - given];
+        for (int64_t e = given; e < read; ++e) values[e] = values[e - given];
       }
       first_ = false;
     }
@@ -202,14 +213,15 @@ class Pointwise : public Kernel {
       const size_t n = k_.Count();
       for (size_t i = 0; i < n; ++i) {
         const sy_dtype dtype = k_.inputs[i].dtype;
-        const char* from = a_.inputs[i] + (offsets_[i] + column) * DtypeBytes(dtype);
+        const int64_t stride = k_.axes_.back().strides[i];
+        const auto from = [&](int64_t e) { return a_.inputs[i] + (offsets_[i] + e) * DtypeBytes(dtype); };
         if (k_.Direct(i)) {
-          operands_[i] = const_cast<float*>(reinterpret_cast<const float*>(from));
-        } else {
-          const int64_t stride = k_.axes_.back().strides[i];
-          operands_[i] = Register(i) + (stride == kRepeats ? column % k_.period_ : 0);
-          if (stride > 0) Vector().to_float(dtype, from, operands_[i], count);
+          operands_[i] = const_cast<float*>(reinterpret_cast<const float*>(from(column)));
+          continue;
         }
+        operands_[i] = Register(i) + (stride == kRepeats ? column % k_.period_ : 0);
+        if (stride > 0) Vector().to_float(dtype, from(column), operands_[i], count);
+        if (stride == kSpreads) Spread(dtype, from(column / k_.period_), operands_[i], column % k_.period_, count);
       }
       for (size_t j = 0; j < k_.program_.instruction_count; ++j) {
         const sy_instruction& i = k_.program_.instructions[j];
@@ -237,6 +249,15 @@ class Pointwise : public Kernel {
     }
 
    private:
+    // One value for each row, whose elements from `skipped` of the first row on are asked for.
+    void Spread(sy_dtype dtype, const char* from, float* to, int64_t skipped, int64_t count) const {
+      float values[kPiece + 1];
+      Vector().to_float(dtype, from, values, (skipped + count + k_.period_ - 1) / k_.period_);
+      for (int64_t e = 0, end = k_.period_ - skipped, row = 0; e < count; end += k_.period_, ++row) {
+        for (; e < std::min(end, count); ++e) to[e] = values[row];
+      }
+    }
+
     float* Register(size_t operand) const { return registers_ + k_.registers_[operand] * kRegister; }
     const Pointwise& k_;
     const Arguments& a_;
@@ -248,7 +269,7 @@ class Pointwise : public Kernel {
 
   sy_pointwise_attributes program_;
   std::vector<Axis> axes_;
-  int64_t period_;  // of inputs that repeat a row; 0: none does
+  int64_t period_;  // the length of joined rows; 0: none are
   int64_t total_;
   int32_t register_count_ = 0;
   std::vector<int32_t> registers_;      // per operand; -1: direct

@@ -70,6 +70,7 @@ struct OpTraits {
   bool pointwise = false;   // each element of its results is made of one of each input, as they broadcast
   int moves = -1;           // the input whose elements it only moves, or adds up where they meet; -1: none
   bool one_dtype = false;   // all inputs must have the dtype of the result
+  bool fused = false;       // one kernel for several ops, into which it decomposes: --compile=0 runs those
   bool wide_sums = false;   // result 0 is sums over halves that may be asked for in f32, without being rounded to half
   Precision precision = Precision::kWidest;
   int half_inputs = 0;

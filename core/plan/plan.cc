@@ -213,7 +213,7 @@ void Count(const Graph& graph, StepSchedule& schedule, const RegionGraph& lowere
 Graph Lower(const Graph& source, KernelCache& cache, KernelCache* host, bool fuse) {
   const CanPrepare on_host = host == nullptr ? cache.Predicate() : host->Predicate();
   const CanPrepare can_prepare = [&, on_device = cache.Predicate()](const Graph& graph, const Node& node) {
-    return (node.host ? on_host : on_device)(graph, node);
+    return (fuse || !TraitsOf(node.op).fused) && (node.host ? on_host : on_device)(graph, node);
   };
   Graph graph = Decompose(RemoveDeadNodes(source), can_prepare);
   return fuse ? Fuse(std::move(graph), can_prepare) : std::move(graph);

@@ -24,7 +24,7 @@
 namespace switchyard {
 
 struct PlanOptions {
-  bool fuse = true;     // --compile=0 sets it to false: no fusion, no regions
+  bool fuse = true;     // --compile=0 sets it to false: no fusion, no op of OpTraits::fused, no regions
   bool capture = true;  // replay runs of launches with one call where the device can
   bool overlap = true;  // collectives start as soon as their input is complete; else right before their first reader
   uint64_t prefetch_bytes = uint64_t{128} << 20;  // with overlap: of gathered shards that nobody has read yet

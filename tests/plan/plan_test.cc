@@ -511,6 +511,9 @@ TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {
     plan.fuse = fuse;
     const auto c = Compiled::Make(graph, *test_, plan);
     ASSERT_TRUE(c.ok()) << c.status();
+    const NodeList& nodes = (*c)->plan->graph().nodes();
+    const auto is_fused = [](const Node& node) { return TraitsOf(node.op).fused; };
+    EXPECT_TRUE(fuse || std::none_of(nodes.begin(), nodes.end(), is_fused));
     for (const auto& [name, entry] : (*c)->layout->entries()) {
       if (entry.role != Role::kParameter) continue;
       std::vector<float> values(entry.bytes / 4);

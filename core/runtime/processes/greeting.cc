@@ -3,8 +3,8 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -23,20 +23,24 @@ constexpr auto kChallengePatience = std::chrono::milliseconds(5000), kProofPatie
 
 constexpr size_t kNonce = 0, kProof = 1, kFirstOfHello = 2;  // fields of the message
 
+// What the list says of one member. As the frame's own header, in the byte order of these machines.
+struct ListedMember {
+  uint32_t kind, pid, via;
+};
+
 // The list of members; false where it is none of `count`.
 bool MembersIn(const std::vector<std::string>& fields, int count, std::vector<Member>* members) {
-  const size_t kinds = fields.empty() ? 0 : static_cast<size_t>(std::max(0, std::atoi(fields[0].c_str())));
-  if (fields.size() != 1 + 2 * kinds + static_cast<size_t>(count)) return false;
+  const auto size = static_cast<size_t>(count);
+  const size_t kinds = fields.size() / 2;
+  if (fields.size() % 2 != 1 || fields.back().size() != size * sizeof(ListedMember)) return false;
   members->clear();
-  for (size_t at = 1 + 2 * kinds; at < fields.size(); ++at) {
-    size_t kind = 0;
-    Member member;
-    std::istringstream words(fields[at]);
-    words >> kind >> member.pid >> member.via;
-    if (!words || kind >= kinds || member.via < 0 || member.via >= count) return false;
-    member.host = fields[1 + 2 * kind];
-    member.about = fields[2 + 2 * kind];
-    members->push_back(std::move(member));
+  members->reserve(size);
+  for (size_t at = 0; at < size; ++at) {
+    ListedMember listed;
+    std::memcpy(&listed, fields.back().data() + at * sizeof listed, sizeof listed);
+    if (listed.kind >= kinds || listed.via >= size) return false;
+    members->push_back({fields[2 * listed.kind], static_cast<int>(listed.pid), fields[2 * listed.kind + 1],
+                        static_cast<int>(listed.via)});
   }
   return true;
 }
@@ -142,18 +146,19 @@ Status HearVerdict(const MeetingTerms& terms, const Frame& said, std::vector<Mem
 }
 
 std::vector<std::string> FieldsOf(const std::vector<Member>& members) {
-  std::map<std::pair<std::string, std::string>, size_t> kinds;
-  std::vector<std::string> fields = {""}, of_members;
+  std::map<std::pair<std::string, std::string>, uint32_t> kinds;
+  std::vector<std::string> fields;
+  std::string list;
   for (const Member& member : members) {
-    const auto [kind, is_new] = kinds.try_emplace({member.host, member.about}, kinds.size());
+    const auto [kind, is_new] = kinds.try_emplace({member.host, member.about}, static_cast<uint32_t>(kinds.size()));
     if (is_new) {
       fields.push_back(member.host);
       fields.push_back(member.about);
     }
-    of_members.push_back(fmt::format("{} {} {}", kind->second, member.pid, member.via));
+    const ListedMember listed{kind->second, static_cast<uint32_t>(member.pid), static_cast<uint32_t>(member.via)};
+    list.append(reinterpret_cast<const char*>(&listed), sizeof listed);
   }
-  fields[0] = std::to_string(kinds.size());
-  fields.insert(fields.end(), of_members.begin(), of_members.end());
+  fields.push_back(std::move(list));
   return fields;
 }
 

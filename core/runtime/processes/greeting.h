@@ -41,7 +41,7 @@ Status AwaitVerdict(const MeetingTerms& terms, const std::string& place, Meeting
 Status HearVerdict(const MeetingTerms& terms, const Frame& said, std::vector<Member>* members);
 
 // The fields of kWelcome. Hosts, and what members say of themselves, are said once for all that have them in common, so
-// that a list of W ranks takes some ten bytes a rank.
+// that a list of W ranks takes twelve bytes a rank.
 std::vector<std::string> FieldsOf(const std::vector<Member>& members);
 
 std::string DiedWhileGathering(const MeetingTerms& terms, const std::string& name);

@@ -8,6 +8,7 @@
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 #include "core/runtime/processes/greeting.h"
+#include "core/runtime/processes/poller.h"
 #include "core/runtime/processes/strangers.h"
 
 namespace switchyard {
@@ -21,11 +22,16 @@ class Holder {
       : terms_(terms),
         members_(*members),
         links_(static_cast<size_t>(terms.count)),
-        present_(static_cast<size_t>(terms.count)) {
+        present_(static_cast<size_t>(terms.count)),
+        awaited_(static_cast<size_t>(terms.count), true) {
     members_.resize(static_cast<size_t>(terms.count));
+    awaited_[0] = false;
+    for (const int number : terms.gone) awaited_[static_cast<size_t>(number)] = false;
+    absent_ = static_cast<int>(std::count(awaited_.begin(), awaited_.end(), true));
   }
 
   StatusOr<MeetingLinks> Run(int listener, MeetingDeadline deadline) {
+    SY_ASSIGN_OR_RETURN(poller_, Poller::Make());
     Strangers strangers(listener);
     const auto started = Clock::now();
     Status problem = OkStatus();
@@ -58,13 +64,12 @@ class Holder {
   }
 
  private:
-  bool AllCame() const { return came_ + 1 >= terms_.least.value_or(1) && Absent().empty(); }
+  bool AllCame() const { return came_ + 1 >= terms_.least.value_or(1) && absent_ == 0; }
 
   std::vector<int> Absent() const {
     std::vector<int> absent;
     for (int number = 1; number < terms_.count; ++number) {
-      const bool is_gone = std::find(terms_.gone.begin(), terms_.gone.end(), number) != terms_.gone.end();
-      if (!is_gone && !present_[static_cast<size_t>(number)]) absent.push_back(number);
+      if (awaited_[static_cast<size_t>(number)] && !present_[static_cast<size_t>(number)]) absent.push_back(number);
     }
     return absent;
   }
@@ -79,19 +84,10 @@ class Holder {
 
   // Waits a little for something to happen, and deals with it.
   Status Round(Strangers& strangers, int wait_ms) {
-    std::vector<pollfd> polled;
-    std::vector<int> of_members;
-    for (int number = 1; number < terms_.count; ++number) {
-      const auto& link = links_[static_cast<size_t>(number)];
-      if (link == nullptr) continue;
-      polled.push_back({link->descriptor(), POLLIN, 0});
-      of_members.push_back(number);
-    }
+    std::vector<pollfd> polled{{poller_->descriptor(), POLLIN, 0}};
     strangers.AddTo(&polled);
     poll(polled.data(), polled.size(), wait_ms);
-    for (size_t i = 0; i < of_members.size(); ++i) {
-      if (polled[i].revents != 0) SY_RETURN_IF_ERROR(Listen(of_members[i]));
-    }
+    for (const int number : poller_->Wait(0)) SY_RETURN_IF_ERROR(Listen(number));
     for (Strangers::Arrival& arrival : strangers.Serve()) SY_RETURN_IF_ERROR(Greet(arrival));
     return OkStatus();
   }
@@ -109,10 +105,10 @@ class Holder {
     const std::string died = DiedWhileGathering(terms_, Name(number));
     if (!terms_.least) return Unavailable("{}", died);
     LogWarning("{}; the others wait for it to come again", died);
+    poller_->Forget(links_[static_cast<size_t>(number)]->descriptor());
     links_[static_cast<size_t>(number)].reset();
-    present_[static_cast<size_t>(number)] = false;
     members_[static_cast<size_t>(number)] = {};
-    --came_;
+    SetPresent(number, false);
     return OkStatus();
   }
 
@@ -134,6 +130,7 @@ class Holder {
       visitor->Flush();
       return admitted;
     }
+    poller_->Watch(visitor->descriptor(), number);
     links_[static_cast<size_t>(number)] = std::move(visitor);
     return OkStatus();
   }
@@ -155,16 +152,22 @@ class Holder {
       return InvalidArgument("two processes say that they are {} {}: pid {} on host {} and pid {} on host {}",
                              terms_.noun, number, twin.pid, twin.host, member.pid, member.host);
     members_[static_cast<size_t>(number)] = std::move(member);
-    present_[static_cast<size_t>(number)] = true;
-    ++came_;
+    SetPresent(number, true);
     return OkStatus();
+  }
+
+  void SetPresent(int number, bool present) {
+    present_[static_cast<size_t>(number)] = present;
+    came_ += present ? 1 : -1;
+    if (awaited_[static_cast<size_t>(number)]) absent_ += present ? -1 : 1;
   }
 
   const MeetingTerms& terms_;
   std::vector<Member>& members_;
   MeetingLinks links_;
-  std::vector<bool> present_;  // by number
-  int came_ = 0;
+  std::unique_ptr<Poller> poller_;       // of the links
+  std::vector<bool> present_, awaited_;  // by number
+  int came_ = 0, absent_ = 0;            // present; awaited and not present
   bool turned_one_away_ = false, said_whom_ = false;
 };
 

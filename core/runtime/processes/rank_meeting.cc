@@ -143,15 +143,20 @@ void Fill(ProcessMap& processes, const std::vector<Member>& members) {
   processes.local_world = processes.local_rank = 0;
   for (int rank = 0; rank < processes.world; ++rank) {
     const Member& member = members[rank];
-    processes.hosts.push_back(nodes.emplace(member.about, static_cast<int>(nodes.size())).first->second);
+    // Neighbours mostly follow each other.
+    const bool as_before = rank > 0 && member.about == members[rank - 1].about;
+    processes.hosts.push_back(as_before ? processes.hosts.back()
+                                        : nodes.emplace(member.about, static_cast<int>(nodes.size())).first->second);
     processes.host_names.push_back(member.host);
     processes.pids.push_back(member.pid);
-    if (member.about != members[processes.rank].about) continue;
-    ++processes.local_world;
-    if (rank < processes.rank) ++processes.local_rank;
   }
   processes.nodes = static_cast<int>(nodes.size());
   processes.node = processes.hosts[processes.rank];
+  for (int rank = 0; rank < processes.world; ++rank) {
+    if (processes.hosts[rank] != processes.node) continue;
+    ++processes.local_world;
+    if (rank < processes.rank) ++processes.local_rank;
+  }
 }
 
 }  // namespace

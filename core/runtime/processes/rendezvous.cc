@@ -1,6 +1,5 @@
 #include "core/runtime/processes/rendezvous.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -23,6 +23,7 @@
 #include "core/runtime/processes/launch_report.h"
 #include "core/runtime/processes/message_link.h"
 #include "core/runtime/processes/pmix_bootstrap.h"
+#include "core/runtime/processes/poller.h"
 #include "core/runtime/processes/rank_meeting.h"
 
 namespace switchyard {
@@ -35,6 +36,7 @@ constexpr size_t kLongestFailure = 8 << 10;     // characters of what is told of
 constexpr auto kLastWords = milliseconds(300);  // for the news of a failure to leave this process
 constexpr int kNamesMs = 1000;                  // for rank 0 to say who did not come to a barrier
 constexpr char kMissingOf[] = "missing at ";    // before a barrier's key: what rank 0 says of it
+constexpr int kWoken = -1;                      // the poller's id of `wake`; those of links are their peers
 
 sy_status ToAbi(const Status& status, sy_error* error) {
   if (status.ok()) return SY_OK;
@@ -47,8 +49,9 @@ sy_status ToAbi(const Status& status, sy_error* error) {
 
 struct Rendezvous::Impl {
   int rank = 0, world = 1;
-  std::vector<std::string> names;  // "rank 1 (pid 4711 on host a)"
-  std::string key;                 // of the store's digests
+  std::vector<int> pids;  // by rank
+  std::vector<std::string> host_names;
+  std::string key;  // of the store's digests
   WatchOptions options;
 
   mutable std::mutex mutex;  // of everything below
@@ -57,14 +60,22 @@ struct Rendezvous::Impl {
   std::vector<int> neighbours;                      // who has a link
   int parent = -1;                                  // the neighbour that leads to rank 0; -1: this is rank 0
   std::vector<std::pair<int, int>> wards;  // whom it watches for the others, and the neighbour that leads there
-  std::vector<double> silent_ms;
+  std::vector<int> unsent;                 // neighbours to whom something was said that is not sent yet
+  std::vector<bool> awaits_room;           // by neighbour: the poller tells when the link takes more
+  double lived_ms = 0;                     // the watch's own clock
+  std::vector<double> heard_at;            // on that clock, by neighbour
+  double look_at = 0;                      // on that clock: when somebody's silence may have lasted too long
   std::vector<bool> departed;
   std::string first_departed;
   std::map<std::string, std::string> values;          // rank 0: the store; elsewhere: what has arrived of it
   std::map<std::string, std::vector<int>> awaited;    // which neighbours asked for a key that is not in `values`
   std::set<std::string> asked;                        // elsewhere than on rank 0: keys asked for
   std::map<std::string, int> barriers;                // how often each was reached
-  std::map<std::string, std::vector<bool>> arrivals;  // rank 0: who has come, of barriers that wait
+  struct Arrivals {
+    int count = 0;
+    std::vector<bool> came;  // by rank
+  };
+  std::map<std::string, Arrivals> arrivals;           // rank 0: of barriers that wait
   std::set<std::string> released;                     // barriers to which all have come, and this rank is still there
   Status failure;
   std::vector<std::function<void(const Status&)>> callbacks;
@@ -72,7 +83,8 @@ struct Rendezvous::Impl {
   Clock::time_point stop_by;
 
   std::atomic<bool> failed{false};
-  int wake = -1;  // eventfd: there is something to send
+  std::unique_ptr<Poller> poller;
+  int wake = -1;  // eventfd: the watch has something to look at
   std::thread thread;
   sy_store store{};
 
@@ -81,21 +93,43 @@ struct Rendezvous::Impl {
     if (wake >= 0) [[maybe_unused]]
       const ssize_t written = write(wake, &one, sizeof one);
   }
+  std::string Name(int peer) const {  // "rank 1 (pid 4711 on host a)"
+    return fmt::format("rank {} (pid {} on host {})", peer, pids[peer], host_names[peer]);
+  }
   // Who relays, as rank 0 does, goes on serving for a while after its goodbye; the others do not listen any more.
   bool Serves(int peer) const {
     return links[peer] != nullptr && links[peer]->open() && (peer == parent || !departed[peer]);
   }
+  // It leaves with SendOut, which whoever says something calls at the end of what it does.
+  void Say(int peer, MessageType type, const std::vector<std::string>& fields = {}) {
+    links[peer]->Send(type, fields);
+    unsent.push_back(peer);
+  }
+  void SendOut() {
+    for (const int peer : unsent) {
+      if (!links[peer]->open()) continue;
+      links[peer]->Flush();  // where it fails, the poller tells the watch that the link has ended
+      const bool more = links[peer]->wants_to_write();
+      if (more != awaits_room[peer]) poller->Watch(links[peer]->descriptor(), peer, more);
+      awaits_room[peer] = more;
+    }
+    unsent.clear();
+  }
+  void End(int peer) {
+    if (links[peer]->open()) poller->Forget(links[peer]->descriptor());
+    links[peer]->Close();
+  }
   // What was said goes on from neighbour to neighbour: to all but `from`, -1 for news of our own.
   void Spread(MessageType type, const std::vector<std::string>& fields, int from = -1) {
     for (const int peer : neighbours) {
-      if (peer != from && Serves(peer)) links[peer]->Send(type, fields);
+      if (peer != from && Serves(peer)) Say(peer, type, fields);
     }
   }
   void SendUp(MessageType type, const std::vector<std::string>& fields) {
-    if (Serves(parent)) links[parent]->Send(type, fields);
+    if (Serves(parent)) Say(parent, type, fields);
   }
   // Who has left, for whoever needs the way to rank 0.
-  const std::string& Leaver() const { return names[departed[0] ? 0 : parent]; }
+  std::string Leaver() const { return Name(departed[0] ? 0 : parent); }
   // The first failure wins.
   void Fail(const std::string& text, int from = -1) {
     if (failed) return;
@@ -110,7 +144,7 @@ struct Rendezvous::Impl {
     values[key] = value;
     if (const auto waiting = awaited.extract(key)) {
       for (const int peer : waiting.mapped()) {
-        if (Serves(peer)) links[peer]->Send(MessageType::kValue, {key, value});
+        if (Serves(peer)) Say(peer, MessageType::kValue, {key, value});
       }
     }
     changed.notify_all();
@@ -124,7 +158,7 @@ struct Rendezvous::Impl {
     departed[peer] = true;
     const std::vector<std::string> who = {std::to_string(peer)};
     if (first_departed.empty()) {
-      first_departed = names[peer];
+      first_departed = Name(peer);
       Spread(MessageType::kDeparture, who, from);
     } else if (parent >= 0 && from != parent) {
       SendUp(MessageType::kDeparture, who);
@@ -133,17 +167,18 @@ struct Rendezvous::Impl {
   }
   // Of rank 0: counts, and lets all go once all have come. One message in for each rank, one out for each neighbour.
   void Arrive(const std::string& barrier, int peer) {
-    std::vector<bool>& came = arrivals[barrier];
-    came.resize(static_cast<size_t>(world));
-    came[static_cast<size_t>(peer)] = true;
-    if (std::find(came.begin(), came.end(), false) != came.end()) return;
+    Arrivals& waiting = arrivals[barrier];
+    waiting.came.resize(static_cast<size_t>(world));
+    if (waiting.came[static_cast<size_t>(peer)]) return;
+    waiting.came[static_cast<size_t>(peer)] = true;
+    if (++waiting.count < world) return;
     arrivals.erase(barrier);
     Release(barrier);
   }
   void Release(const std::string& barrier) {
     released.insert(barrier);
     for (const int peer : neighbours) {
-      if (peer != parent && Serves(peer)) links[peer]->Send(MessageType::kRelease, {barrier});
+      if (peer != parent && Serves(peer)) Say(peer, MessageType::kRelease, {barrier});
     }
     changed.notify_all();
   }
@@ -151,8 +186,9 @@ struct Rendezvous::Impl {
   void NameMissing(const std::string& barrier) {
     const auto waiting = arrivals.find(barrier);
     std::string name;
-    for (int peer = world - 1; waiting != arrivals.end() && peer >= 0; --peer) {
-      if (!waiting->second[static_cast<size_t>(peer)]) name = names[peer];
+    if (waiting != arrivals.end()) {
+      const auto& came = waiting->second.came;
+      name = Name(static_cast<int>(std::find(came.begin(), came.end(), false) - came.begin()));
     }
     if (values.count(kMissingOf + barrier) == 0) Store(kMissingOf + barrier, name);
   }
@@ -164,12 +200,12 @@ struct Rendezvous::Impl {
   void Serve(int peer);
   void Watch();
   void FlushAll(Clock::duration limit);
-  int LookAgainMs() const;
-  bool MayStop() const;
+  void LookForFrozen();
+  bool MayStop();
 };
 
 void Rendezvous::Impl::Handle(int peer, const Frame& message) {
-  silent_ms[peer] = 0;
+  heard_at[peer] = lived_ms;
   const auto& fields = message.fields;
   const auto is = [&](MessageType type, size_t count) { return message.type == type && fields.size() == count; };
   if (is(MessageType::kHeartbeat, 0)) return;
@@ -182,7 +218,7 @@ void Rendezvous::Impl::Handle(int peer, const Frame& message) {
     rank == 0 ? Store(fields[0], fields[1]) : SendUp(message.type, fields);
   } else if (from_below && is(MessageType::kGet, 1)) {
     if (const auto found = values.find(fields[0]); found != values.end()) {
-      links[peer]->Send(MessageType::kValue, {found->first, found->second});
+      Say(peer, MessageType::kValue, {found->first, found->second});
     } else {
       awaited[fields[0]].push_back(peer);
       Ask(fields[0]);
@@ -199,7 +235,7 @@ void Rendezvous::Impl::Handle(int peer, const Frame& message) {
     Depart(std::atoi(fields[0].c_str()), peer);
   } else {
     Fail(fmt::format("{} sent a message that nobody understands (type {}); are all ranks of the same version?",
-                     names[peer], static_cast<uint32_t>(message.type)));
+                     Name(peer), static_cast<uint32_t>(message.type)));
   }
 }
 
@@ -209,90 +245,70 @@ void Rendezvous::Impl::Serve(int peer) {
   const bool alive = link.Receive(&messages) && link.Flush();
   for (const Frame& message : messages) Handle(peer, message);
   if (alive) return;
-  link.Close();
+  End(peer);
   changed.notify_all();
   if (peer == parent && departed[peer]) {
     // The way to rank 0 has ended, so it ends for those behind us.
     for (const int other : neighbours) {
       links[other]->Send(MessageType::kGoodbye);
       links[other]->Flush();
-      links[other]->Close();
+      End(other);
     }
   }
   // Whoever is between us and rank 0 may leave while our own goodbye is on its way.
   const bool leaving = stopping && peer == parent;
-  if (!departed[peer] && !leaving) Fail(names[peer] + " died");
+  if (!departed[peer] && !leaving) Fail(Name(peer) + " died");
 }
 
 // After the goodbye: who watches others stays until they have left as well, so that it can pass on a failure among
 // them.
-bool Rendezvous::Impl::MayStop() const {
+bool Rendezvous::Impl::MayStop() {
   if (!stopping) return false;
   if (Clock::now() >= stop_by) return true;
-  const auto unsent = [&](int peer) { return links[peer]->open() && links[peer]->wants_to_write(); };
+  const auto unsent_to = [&](int peer) { return links[peer]->open() && links[peer]->wants_to_write(); };
   const auto attended = [&](const auto& ward) { return links[ward.second]->open() && !departed[ward.first]; };
-  return std::none_of(neighbours.begin(), neighbours.end(), unsent) &&
-         (failed || std::none_of(wards.begin(), wards.end(), attended));
+  while (!wards.empty() && !attended(wards.back())) wards.pop_back();  // nobody comes back
+  return std::none_of(neighbours.begin(), neighbours.end(), unsent_to) && (failed || wards.empty());
 }
 
 // The callbacks of a failure may end the process. Whoever has not heard of it by then would take that for a death.
 void Rendezvous::Impl::FlushAll(Clock::duration limit) {
+  SendOut();
   for (const auto deadline = Clock::now() + limit;;) {
-    std::vector<pollfd> unsent;
-    for (const int peer : neighbours) {
-      if (!links[peer]->Flush() || !links[peer]->wants_to_write()) continue;
-      unsent.push_back({links[peer]->descriptor(), POLLOUT, 0});
-    }
-    if (unsent.empty() || MillisecondsUntil(deadline) == 0) return;
-    poll(unsent.data(), unsent.size(), MillisecondsUntil(deadline));
+    const auto unsent_to = [&](int peer) { return links[peer]->Flush() && links[peer]->wants_to_write(); };
+    if (std::count_if(neighbours.begin(), neighbours.end(), unsent_to) == 0 || MillisecondsUntil(deadline) == 0) return;
+    std::this_thread::sleep_for(milliseconds(1));
   }
 }
 
-// Until the next heartbeat, or until somebody's silence has lasted too long, whichever comes first.
-int Rendezvous::Impl::LookAgainMs() const {
-  if (stopping) return 5;
-  double wait_ms = options.heartbeat_ms;
-  if (options.freeze_limit_ms == 0 || failed) return std::max(1, static_cast<int>(wait_ms));
+void Rendezvous::Impl::LookForFrozen() {
+  look_at = std::numeric_limits<double>::infinity();
+  if (options.freeze_limit_ms == 0 || failed) return;
   for (const int peer : neighbours) {
-    if (links[peer]->open() && !departed[peer])
-      wait_ms = std::min(wait_ms, options.freeze_limit_ms - silent_ms[peer] + 1);
+    if (!links[peer]->open() || departed[peer]) continue;
+    const double silent_ms = lived_ms - heard_at[peer];
+    if (silent_ms > options.freeze_limit_ms) {
+      Fail(fmt::format("{} froze: no sign of life for {:.1f} s (stopped, or its host is gone)", Name(peer),
+                       silent_ms / 1000));
+      return;
+    }
+    look_at = std::min(look_at, heard_at[peer] + options.freeze_limit_ms + 1);
   }
-  return std::max(1, static_cast<int>(wait_ms));
 }
 
 void Rendezvous::Impl::Watch() {
-  auto last = Clock::now(), last_heartbeat = last;
-  std::vector<pollfd> polled;
-  std::vector<int> peers;
+  auto last = Clock::now(), next_heartbeat = last + milliseconds(options.heartbeat_ms);
   std::unique_lock lock(mutex);
   bool told = false;
   for (const int peer : neighbours) Serve(peer);  // what came together with the welcome
   while (!MayStop()) {
-    const auto now = Clock::now();
-    // A pause of our own (a stopped or starved process) says nothing about the peers: it counts as two heartbeats at
-    // most.
-    const double elapsed =
-        std::min(std::chrono::duration<double, std::milli>(now - last).count(), 2.0 * options.heartbeat_ms);
-    last = now;
-    const bool beat = now - last_heartbeat >= milliseconds(options.heartbeat_ms);
-    if (beat) last_heartbeat = now;
-    polled.assign(1, {wake, POLLIN, 0});
-    peers.assign(1, -1);
-    for (const int peer : neighbours) {
-      if (!links[peer]->open()) continue;
-      if (!departed[peer]) {
-        silent_ms[peer] += elapsed;
-        if (options.freeze_limit_ms > 0 && silent_ms[peer] > options.freeze_limit_ms) {
-          Fail(fmt::format("{} froze: no sign of life for {:.1f} s (stopped, or its host is gone)", names[peer],
-                           silent_ms[peer] / 1000));
-        }
-        if (beat) links[peer]->Send(MessageType::kHeartbeat);
+    if (last >= next_heartbeat) {
+      next_heartbeat = last + milliseconds(options.heartbeat_ms);
+      for (const int peer : neighbours) {
+        if (links[peer]->open() && !departed[peer]) Say(peer, MessageType::kHeartbeat);
       }
-      links[peer]->Flush();
-      const short events = static_cast<short>(POLLIN | (links[peer]->wants_to_write() ? POLLOUT : 0));
-      polled.push_back({links[peer]->descriptor(), events, 0});
-      peers.push_back(peer);
     }
+    if (lived_ms >= look_at) LookForFrozen();
     if (failed && !told) {
       told = true;
       const auto calls = std::move(callbacks);
@@ -303,16 +319,24 @@ void Rendezvous::Impl::Watch() {
       lock.lock();
       continue;
     }
-    const int wait_ms = LookAgainMs();
+    SendOut();
+    const double until_look = std::max(1.0, look_at - lived_ms);
+    const int until_heartbeat = std::max(1, MillisecondsUntil(next_heartbeat));
+    const int wait_ms = stopping ? 5 : static_cast<int>(std::min<double>(until_heartbeat, until_look));
     lock.unlock();
-    poll(polled.data(), polled.size(), wait_ms);
+    const std::vector<int>& ready = poller->Wait(wait_ms);
     lock.lock();
-    uint64_t ignored;
-    if (polled[0].revents != 0) [[maybe_unused]]
-      const ssize_t got = read(wake, &ignored, sizeof ignored);
-    for (size_t i = 1; i < polled.size(); ++i) {
+    // A pause of our own (a stopped or starved process) says nothing about the peers: it counts as two heartbeats at
+    // most.
+    const auto now = Clock::now();
+    lived_ms += std::min(std::chrono::duration<double, std::milli>(now - last).count(), 2.0 * options.heartbeat_ms);
+    last = now;
+    for (const int id : ready) {
+      uint64_t ignored;
+      if (id == kWoken) [[maybe_unused]]
+        const ssize_t got = read(wake, &ignored, sizeof ignored);
       // Serving the way to rank 0 may have closed the other links: what they said no longer counts.
-      if (polled[i].revents != 0 && links[peers[i]]->open()) Serve(peers[i]);
+      if (id != kWoken && links[id]->open()) Serve(id);
     }
   }
 }
@@ -347,18 +371,17 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, con
   impl.options = watch;
   impl.links = std::move(meeting.links);
   impl.key = std::move(meeting.key);
-  impl.silent_ms.assign(impl.world, 0);
+  impl.heard_at.assign(impl.world, 0);
+  impl.awaits_room.assign(impl.world, false);
   impl.departed.assign(impl.world, false);
+  impl.pids = processes.pids;
+  impl.host_names = processes.host_names;
   impl.parent = impl.rank == 0 ? -1 : meeting.via[impl.rank] == impl.rank ? 0 : meeting.via[impl.rank];
   for (int peer = 0; peer < impl.world; ++peer) {
     if (impl.links[peer] != nullptr) impl.neighbours.push_back(peer);
     const bool is_ward = impl.rank == 0 ? peer != 0 : peer != impl.rank && meeting.via[peer] == impl.rank;
     if (is_ward) impl.wards.emplace_back(peer, meeting.via[peer]);
     if (is_ward && impl.rank != 0) impl.wards.back().second = peer;
-  }
-  for (int rank = 0; rank < impl.world; ++rank) {
-    impl.names.push_back(
-        fmt::format("rank {} (pid {} on host {})", rank, processes.pids[rank], processes.host_names[rank]));
   }
   impl.store = {
       SY_HEADER(sy_store), rendezvous.get(),
@@ -384,6 +407,9 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, con
   if (impl.world == 1) return rendezvous;
   impl.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (impl.wake < 0) return Internal("eventfd: {}", std::strerror(errno));
+  SY_ASSIGN_OR_RETURN(impl.poller, Poller::Make());
+  impl.poller->Watch(impl.wake, kWoken);
+  for (const int peer : impl.neighbours) impl.poller->Watch(impl.links[peer]->descriptor(), peer);
   sigset_t all, before;  // signals are the main thread's
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -396,9 +422,9 @@ Rendezvous::~Rendezvous() {
   if (!impl_->thread.joinable()) return;
   {
     const std::lock_guard lock(impl_->mutex);
-    for (const auto& link : impl_->links) {
+    for (const int peer : impl_->neighbours) {
       // Also to who has said it already: rank 0 lingers until it has heard it from everybody.
-      if (!impl_->failed && link != nullptr && link->open()) link->Send(MessageType::kGoodbye);
+      if (!impl_->failed && impl_->links[peer]->open()) impl_->Say(peer, MessageType::kGoodbye);
     }
     impl_->stopping = true;
     impl_->stop_by = Clock::now() + milliseconds(impl_->failed ? 200 : 1000);
@@ -420,7 +446,7 @@ Status Rendezvous::Put(const std::string& key, const std::string& value) {
     if (!impl_->Serves(impl_->parent)) return Unavailable("cannot put {}: {} has left the run", key, impl_->Leaver());
     impl_->SendUp(MessageType::kPut, {key, value});
   }
-  impl_->Wake();
+  impl_->SendOut();
   return OkStatus();
 }
 
@@ -432,7 +458,7 @@ StatusOr<std::string> Rendezvous::Get(const std::string& key, int timeout_ms) {
   std::unique_lock lock(impl_->mutex);
   if (impl_->world > 1 && impl_->values.count(key) == 0) {
     impl_->Ask(key);
-    impl_->Wake();
+    impl_->SendOut();
   }
   for (;;) {
     if (const auto found = impl_->values.find(key); found != impl_->values.end()) return found->second;
@@ -457,7 +483,7 @@ Status Rendezvous::Barrier(const std::string& name, int timeout_ms) {
     impl_->Arrive(key, 0);
   else
     impl_->SendUp(MessageType::kArrive, {key, std::to_string(impl_->rank)});
-  impl_->Wake();
+  impl_->SendOut();
   const auto over = [&] {
     return impl_->released.count(key) > 0 || impl_->failed || (impl_->rank != 0 && !impl_->Serves(impl_->parent));
   };
@@ -469,7 +495,7 @@ Status Rendezvous::Barrier(const std::string& name, int timeout_ms) {
     impl_->NameMissing(key);
   else
     impl_->SendUp(MessageType::kMissing, {key});
-  impl_->Wake();
+  impl_->SendOut();
   lock.unlock();
   const auto missing = Get(kMissingOf + key, kNamesMs);
   if (!missing.ok() && !absl::IsDeadlineExceeded(missing.status())) return missing.status();
@@ -499,7 +525,7 @@ void Rendezvous::OnFailure(std::function<void(const Status&)> callback) {
 void Rendezvous::ReportFailure(const Status& reason) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->failed || impl_->world == 1) return;
-  impl_->Fail(fmt::format("{} failed: {}", impl_->names[impl_->rank], Message(reason)).substr(0, kLongestFailure));
+  impl_->Fail(fmt::format("{} failed: {}", impl_->Name(impl_->rank), Message(reason)).substr(0, kLongestFailure));
   impl_->Wake();
 }
 

@@ -4,8 +4,8 @@
 // node. Over it run a key-value store that rank 0 holds, and the liveness watch: end-of-file without a goodbye = dead,
 // silence = frozen; each watches those with whom it has a connection, and what it sees goes on to all. Every survivor
 // then gets a Status that names the rank: "rank 1 (pid 4711 on host a) died". A thread per rank serves its connections;
-// it sleeps in poll(2) and wakes twice per heartbeat. Of W ranks on N nodes, rank 0 sends and receives O(W) messages to
-// meet, to pass a barrier and to leave, and O(N) where all get one value. Thread-safe.
+// it sleeps in epoll(7) and wakes twice per heartbeat. Of W ranks on N nodes, rank 0 sends and receives O(W) messages
+// to meet, to pass a barrier and to leave, and O(N) where all get one value. Thread-safe.
 #pragma once
 
 #include <cstdint>
