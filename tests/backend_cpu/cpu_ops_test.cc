@@ -671,6 +671,10 @@ TEST_F(CpuOps, PointwiseProgramsBroadcastConvertAndAccumulate) {
         {{3, 170, 7}, {170, 7}, {7}, {3, 1, 1}},
         {{90, 64}, {64}, {1}, {90, 64}},
         {{90, 65}, {65}, {90, 1}, {90, 65}},
+        // Short rows of which an input has one value each.
+        {{211, 50, 7}, {211, 50, 7}, {211, 50, 1}, {7}},
+        {{3, 170, 49}, {3, 170, 49}, {170, 1}, {3, 170, 1}},
+        {{600, 2}, {600, 1}, {600, 1}, {2}},
     };
     for (const auto& s : shapes) {
       std::vector<int64_t> out = s[0];

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <ctime>
 #include <functional>
 #include <latch>
 #include <thread>
@@ -45,6 +46,21 @@ TEST(Rendezvous, ValuesReachWhoeverAsksBeforeOrAfter) {
       EXPECT_EQ(*got, theirs);
     }
   });
+}
+
+// The socket that took the last piece can take more, which nobody needs to hear.
+TEST(Rendezvous, TheWatchSleepsAgainAfterAMessageThatWentInPieces) {
+  std::vector<ProcessMap> maps(2);
+  auto ranks = Rendezvous::ConnectThreads(maps, {.heartbeat_ms = 60000});
+  ASSERT_TRUE(ranks.ok()) << Message(ranks.status());
+  ASSERT_TRUE((*ranks)[1]->Put("large", std::string(8 << 20, 'x')).ok());
+  ASSERT_TRUE((*ranks)[0]->Get("large", 20000).ok());
+  const clock_t before = clock();
+  usleep(400000);
+  EXPECT_LT(clock() - before, CLOCKS_PER_SEC / 10) << "of processor time, while nothing happens";
+  std::thread leaves([&] { (*ranks)[1].reset(); });
+  (*ranks)[0].reset();
+  leaves.join();
 }
 
 // A longer one would be taken for nonsense by whoever gets it, and its sender for dead.

@@ -3,6 +3,8 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "core/base/environment.h"
@@ -130,7 +132,8 @@ class Holder {
       visitor->Flush();
       return admitted;
     }
-    poller_->Watch(visitor->descriptor(), number);
+    if (!poller_->Watch(visitor->descriptor(), number))
+      return Unavailable("cannot watch the connection to {}: {}", Name(number), std::strerror(errno));
     links_[static_cast<size_t>(number)] = std::move(visitor);
     return OkStatus();
   }

@@ -16,20 +16,22 @@ StatusOr<std::unique_ptr<Poller>> Poller::Make() {
 
 Poller::~Poller() { close(descriptor_); }
 
-void Poller::Watch(int descriptor, int id, bool writes) {
+bool Poller::Watch(int descriptor, int id, bool writes) {
   epoll_event event{};
   event.events = EPOLLIN | (writes ? EPOLLOUT : 0u);
   event.data.fd = id;
-  if (epoll_ctl(descriptor_, EPOLL_CTL_MOD, descriptor, &event) != 0 && errno == ENOENT)
-    epoll_ctl(descriptor_, EPOLL_CTL_ADD, descriptor, &event);
+  return epoll_ctl(descriptor_, EPOLL_CTL_MOD, descriptor, &event) == 0 ||
+         (errno == ENOENT && epoll_ctl(descriptor_, EPOLL_CTL_ADD, descriptor, &event) == 0);
 }
 
 void Poller::Forget(int descriptor) { epoll_ctl(descriptor_, EPOLL_CTL_DEL, descriptor, nullptr); }
 
 const std::vector<int>& Poller::Wait(int wait_ms) {
-  constexpr int kMost = 256;  // of one call; the others come with the next
+  constexpr int kMost = 4096;  // of one call; the others come with the next
   epoll_event events[kMost];
-  const int count = epoll_wait(descriptor_, events, kMost, wait_ms);
+  int count = epoll_wait(descriptor_, events, kMost, wait_ms);
+  // Whoever was stopped and goes on has been interrupted, and what came meanwhile is there.
+  if (count < 0 && errno == EINTR) count = epoll_wait(descriptor_, events, kMost, 0);
   ready_.clear();
   for (int i = 0; i < count; ++i) ready_.push_back(events[i].data.fd);
   return ready_;

@@ -17,8 +17,9 @@ class Poller {
   Poller& operator=(const Poller&) = delete;
 
   // From now on Wait answers with `id` where the descriptor can be read, or its other side is gone, or, with `writes`,
-  // it can be written. A descriptor that is watched already is watched so instead.
-  void Watch(int descriptor, int id, bool writes = false);
+  // it can be written. A descriptor that is watched already is watched so instead. False, with errno: the system has no
+  // room for another one.
+  bool Watch(int descriptor, int id, bool writes = false);
   // Before a watched descriptor is closed.
   void Forget(int descriptor);
   // The ids of those that are ready now, or as soon as one is; none after wait_ms. Valid until the next call.

@@ -241,6 +241,7 @@ void Rendezvous::Impl::Handle(int peer, const Frame& message) {
 
 void Rendezvous::Impl::Serve(int peer) {
   MessageLink& link = *links[peer];
+  if (awaits_room[peer]) unsent.push_back(peer);  // SendOut looks whether it still does
   std::vector<Frame> messages;
   const bool alive = link.Receive(&messages) && link.Flush();
   for (const Frame& message : messages) Handle(peer, message);
@@ -380,8 +381,8 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, con
   for (int peer = 0; peer < impl.world; ++peer) {
     if (impl.links[peer] != nullptr) impl.neighbours.push_back(peer);
     const bool is_ward = impl.rank == 0 ? peer != 0 : peer != impl.rank && meeting.via[peer] == impl.rank;
-    if (is_ward) impl.wards.emplace_back(peer, meeting.via[peer]);
-    if (is_ward && impl.rank != 0) impl.wards.back().second = peer;
+    const int way = impl.rank == 0 ? meeting.via[peer] : peer;
+    if (is_ward && impl.links[way] != nullptr) impl.wards.emplace_back(peer, way);  // else it died as all had met
   }
   impl.store = {
       SY_HEADER(sy_store), rendezvous.get(),
@@ -405,11 +406,14 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, con
         std::memcpy(digest, result.data(), result.size());
       }};
   if (impl.world == 1) return rendezvous;
+  SY_ASSIGN_OR_RETURN(impl.poller, Poller::Make());
+  for (const int peer : impl.neighbours) {
+    if (!impl.poller->Watch(impl.links[peer]->descriptor(), peer))
+      return Unavailable("cannot watch the connection to {}: {}", impl.Name(peer), std::strerror(errno));
+  }
   impl.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (impl.wake < 0) return Internal("eventfd: {}", std::strerror(errno));
-  SY_ASSIGN_OR_RETURN(impl.poller, Poller::Make());
   impl.poller->Watch(impl.wake, kWoken);
-  for (const int peer : impl.neighbours) impl.poller->Watch(impl.links[peer]->descriptor(), peer);
   sigset_t all, before;  // signals are the main thread's
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
