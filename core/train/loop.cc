@@ -65,7 +65,6 @@ Status TrainingLoop::Start() {
   // Counted from here: a run whose global batch was changed has other epochs behind it than its updates say.
   const int64_t updates_of_epoch = StepOfEpoch() + parts_.timetable.updates - at.data_step;
   end_epoch_ = at.epoch + (updates_of_epoch + per_epoch - 1) / per_epoch;
-  saved_at_ = at.data_step;
   return at.data_step < parts_.timetable.updates ? parts_.loader.Start(at.epoch, at.batch, end_epoch_) : OkStatus();
 }
 
@@ -184,7 +183,7 @@ Status TrainingLoop::AfterUpdate(bool stop) {
   const bool epoch_ends = StepOfEpoch() == parts_.timetable.updates_per_epoch;
   const bool run_ends = at.data_step == parts_.timetable.updates;
   const bool evaluate = run_ends || (epoch_ends && config.eval_every > 0 && (at.epoch + 1) % config.eval_every == 0);
-  const bool due = config.save_every ? at.data_step - saved_at_ >= *config.save_every : epoch_ends;
+  const bool due = config.save_every ? at.data_step % *config.save_every == 0 : epoch_ends;
   if (evaluate || due || stop) SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/false));
   bool best = false;
   if (evaluate && !stop) {
@@ -234,7 +233,6 @@ StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
 }
 
 Status TrainingLoop::Save(bool best) {
-  saved_at_ = parts_.position.data_step;
   parts_.position.bad_samples = parts_.loader.bad_samples();
   parts_.position.skipped = parts_.gradients.skipped();
   const bool evaluated = evaluated_at_ == parts_.position.data_step;  // else the metrics are of older weights

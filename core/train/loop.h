@@ -70,7 +70,7 @@ class TrainingLoop {
   Recording recording_;                 // with --profile
   Interval interval_;
   TrainingResult result_;
-  int64_t end_epoch_ = 0, saved_at_ = 0, evaluated_at_ = -1;
+  int64_t end_epoch_ = 0, evaluated_at_ = -1;
   int64_t trained_ = 0;         // updates, here
   int64_t skipped_before_ = 0;  // where the run was taken up
   uint64_t most_memory_ = 0;    // that a rank has of its device, bytes

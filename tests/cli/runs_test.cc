@@ -45,6 +45,15 @@ TEST_F(Runs, EachLoggedUpdateHasALineWhereTheUserSaysHowOften) {
   EXPECT_EQ(lines, 24) << output;
 }
 
+// The first of three epochs of four updates is the best so far, and saved between two that are due.
+TEST_F(Runs, SavesAreDueAfterTheSameUpdatesWhateverElseIsSaved) {
+  ExpectSuccess(
+      Run("train --model=mlp --dataset=shapes --width=16 --train_size=48 --validation_size=20 --batch_size=12 "
+          "--epochs=3 --save_every=3 --keep=0 --device=cpu --threads=1 --workers=1 --output=run --suffix=a"));
+  EXPECT_THAT(NamesIn(run_ + "/checkpoints"),
+              testing::IsSupersetOf({"step-00000003", "step-00000004", "step-00000006", "step-00000009"}));
+}
+
 TEST_F(Runs, WhatIsDoneOnceIsNotDoneAgain) {
   ExpectSuccess(Run(SmallTraining("--classes=12 --steps=20")));
   ExpectSuccess(Run(SmallTraining("--suffix=b --steps=100 --lr=0.01 --reset_head --pretrained=" + run_)));
