@@ -2,13 +2,13 @@
 // sizing and placing; an Instance binds the plan to memory; Run only launches. Memory is planned by liveness, so that
 // bytes are known exactly before anything is allocated, also for a world that is not there.
 //
-// What the planner does, in order: decompose what the backend lacks (with --compile=0 every op that stands for
-// several), fuse, prepare kernels (a node that neither the backend nor a decomposition covers runs on the reference
-// plugin through host memory, and is reported), give every value a place (views share the place of their source; parts
-// of a bucket are written where the bucket lies; a new value of a state is written over the old one where the kernel
-// allows), give places offsets by liveness, put every step on a stream (compute, or the communication of a group) with
-// its waits for other streams as edges, and bind. Not thread-safe; different Instances over different streams may run
-// concurrently.
+// What the planner does, in order: decompose what the backend lacks (with --compile=0 also every op of
+// OpTraits::fused), fuse, prepare kernels (a node that neither the backend nor a decomposition covers runs on the
+// reference plugin through host memory, and is reported), give every value a place (views share the place of their
+// source; parts of a bucket are written where the bucket lies; a new value of a state is written over the old one where
+// the kernel allows), give places offsets by liveness, put every step on a stream (compute, or the communication of a
+// group) with its waits for other streams as edges, and bind. Not thread-safe; different Instances over different
+// streams may run concurrently.
 #pragma once
 
 #include <limits>

@@ -202,9 +202,17 @@ Status TrainingLoop::AfterUpdate(bool stop) {
 
 void TrainingLoop::Interrupt() {
   result_.interrupted = true;
+  const TrainConfig& c = parts_.config;
+  std::string how;  // its ranks share models and state, which a checkpoint does not say
+  if (c.tp > 1) how += fmt::format(" --tp={}", c.tp);
+  if (c.sp) how += " --sp";
+  if (c.pp > 1) how += fmt::format(" --pp={}", c.pp);
+  if (c.pp_interleave > 1) how += fmt::format(" --pp_interleave={}", c.pp_interleave);
+  if (c.zero > 0) how += fmt::format(" --zero={}", c.zero);
+  if (c.offload != "none") how += fmt::format(" --offload={}", c.offload);
   if (watching_)
-    watching_->Line(fmt::format("stopped by a signal after update {}; go on with --resume={}",
-                                parts_.position.data_step, parts_.keeping.run_folder()));
+    watching_->Line(fmt::format("stopped by a signal after update {}; go on with --resume={}{}",
+                                parts_.position.data_step, parts_.keeping.run_folder(), how));
 }
 
 StatusOr<EvaluationResult> TrainingLoop::EvaluateUntilStopped() {

@@ -188,6 +188,16 @@ TEST_F(Runs, ARunIsContinuedOnceAtATime) {
   ExpectSuccess(Run(fmt::format("train --steps={} --resume={}", latest->record["step"].get<int64_t>() + 2, run_)));
 }
 
+TEST_F(Runs, AStoppedRunSaysHowItGoesOnAsItWas) {
+  RunningProgram run(folder_.path(),
+                     CommandLineOf(Start::kLaunch, SmallTraining("--tp=2 --zero=1 --log_every=1 --steps=200000")));
+  const auto trains = [&] { return run.Output().find("\nepoch ") != std::string::npos; };
+  ASSERT_GE(RunningProgram::WaitFor(trains, 60000), 0) << run.Output();
+  run.Signal(SIGTERM);
+  ASSERT_GE(RunningProgram::WaitFor([&] { return run.HasEnded(); }, 30000), 0) << run.Output();
+  EXPECT_THAT(run.Output(), testing::ContainsRegex("; go on with --resume=[^ ]+ --tp=2 --zero=1\n"));
+}
+
 TEST_F(Runs, AnotherNumberOfRanksKeepsBatchScheduleAndLength) {
   ExpectSuccess(Run(Epochs("--batch_size=6"), Start::kLaunch), {"12 images per update: 6 per rank, 2 ranks"});
   const auto losses = Logged(run_, "loss"), rates = Logged(run_, "lr");
