@@ -67,16 +67,16 @@ struct Rendezvous::Impl {
   double look_at = 0;                      // on that clock: when somebody's silence may have lasted too long
   std::vector<bool> departed;
   std::string first_departed;
-  std::map<std::string, std::string> values;          // rank 0: the store; elsewhere: what has arrived of it
-  std::map<std::string, std::vector<int>> awaited;    // which neighbours asked for a key that is not in `values`
-  std::set<std::string> asked;                        // elsewhere than on rank 0: keys asked for
-  std::map<std::string, int> barriers;                // how often each was reached
   struct Arrivals {
     int count = 0;
     std::vector<bool> came;  // by rank
   };
-  std::map<std::string, Arrivals> arrivals;           // rank 0: of barriers that wait
-  std::set<std::string> released;                     // barriers to which all have come, and this rank is still there
+  std::map<std::string, std::string> values;        // rank 0: the store; elsewhere: what has arrived of it
+  std::map<std::string, std::vector<int>> awaited;  // which neighbours asked for a key that is not in `values`
+  std::set<std::string> asked;                      // elsewhere than on rank 0: keys asked for
+  std::map<std::string, int> barriers;              // how often each was reached
+  std::map<std::string, Arrivals> arrivals;         // rank 0: of barriers that wait
+  std::set<std::string> released;                   // barriers to which all have come, and this rank is still there
   Status failure;
   std::vector<std::function<void(const Status&)>> callbacks;
   bool stopping = false;
@@ -412,8 +412,7 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, con
       return Unavailable("cannot watch the connection to {}: {}", impl.Name(peer), std::strerror(errno));
   }
   impl.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (impl.wake < 0) return Internal("eventfd: {}", std::strerror(errno));
-  impl.poller->Watch(impl.wake, kWoken);
+  if (impl.wake < 0 || !impl.poller->Watch(impl.wake, kWoken)) return Internal("eventfd: {}", std::strerror(errno));
   sigset_t all, before;  // signals are the main thread's
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
