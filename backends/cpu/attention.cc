@@ -1,6 +1,7 @@
-// attention and its gradient on packed qkv: one piece of work per (batch, head); see vector/attention.cc for the
-// algorithm. Where dbias is asked for, a piece is a head in a part of the batch, whose sum it makes; how many parts
-// there are depends on the shapes alone, and they are added in order.
+// attention and its gradient on packed qkv: a piece of work is some (batch, head), one after another, so that the
+// rows of the next one are fetched meanwhile; see vector/attention.cc for the algorithm. Where dbias is asked for, a
+// piece is a head in a part of the batch, whose sum it makes; how many parts there are depends on the shapes alone, and
+// they are added in order.
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/parallel.h"
 
@@ -33,7 +34,7 @@ class Attention : public Kernel {
     const bool dbias = backward_ && outputs.size() > 1;
     const int64_t bytes = DtypeBytes(dtype_), width = heads_ * dim_, pair = tokens_ * tokens_;
 
-    const auto compute = [&](int64_t b, int64_t h, int thread, float* dbias_of_head = nullptr) {
+    const auto head = [&](int64_t b, int64_t h, int thread, float* dbias_of_head) {
       AttentionHead head = {};
       head.tokens = tokens_;
       head.head_dim = dim_;
@@ -63,29 +64,48 @@ class Attention : public Kernel {
         head.dk = head.dq + width * bytes;
         head.dv = head.dk + width * bytes;
         head.dbias = dbias_of_head;
-        Vector().attention_backward(head);
       } else {
         head.out = a.outputs[0] + out;
         head.logsumexp = a.Output<float>(1) + row;
-        Vector().attention(head);
+      }
+      return head;
+    };
+    // Those of `count` heads, of(i), one after another.
+    const auto compute = [&](int64_t count, const auto& of) {
+      if (count == 0) return;
+      AttentionHead current = of(0);
+      for (int64_t i = 0; i < count; ++i) {
+        AttentionHead next = {};
+        if (i + 1 < count) {
+          next = of(i + 1);
+          current.next = &next;
+        }
+        backward_ ? Vector().attention_backward(current) : Vector().attention(current);
+        current = next;
       }
     };
     if (dbias) {
       ParallelPieces(device->threads, parts_ * heads_, [&](int64_t piece, int thread) {
         const int64_t part = piece / heads_, h = piece % heads_;
+        const int64_t begin = batch_ * part / parts_, end = batch_ * (part + 1) / parts_;
         float* sum = (parts_ > 1 ? a.Workspace<float>(partial_) + part * heads_ * pair : a.Output<float>(1)) + h * pair;
         if (parts_ > 1 || !accumulate[1]) std::fill_n(sum, pair, 0.0f);
-        for (int64_t b = batch_ * part / parts_; b < batch_ * (part + 1) / parts_; ++b) compute(b, h, thread, sum);
+        compute(end - begin, [&](int64_t i) { return head(begin + i, h, thread, sum); });
       });
       if (parts_ > 1) JoinParts(a);
     } else {
-      ParallelPieces(device->threads, batch_ * heads_,
-                     [&](int64_t i, int thread) { compute(i / heads_, i % heads_, thread); });
+      const int64_t count = batch_ * heads_, pieces = std::min<int64_t>(count, kPiecesPerThread * device->threads);
+      ParallelPieces(device->threads, pieces, [&](int64_t piece, int thread) {
+        const int64_t begin = count * piece / pieces, end = count * (piece + 1) / pieces;
+        compute(end - begin,
+                [&](int64_t i) { return head((begin + i) / heads_, (begin + i) % heads_, thread, nullptr); });
+      });
     }
   }
 
  private:
   static constexpr int64_t kDbiasPieces = 64;  // about so many: enough for any thread count to balance
+  static constexpr int64_t kPiecesPerThread = 16;
 
   void JoinParts(const Arguments& a) const {
     const int64_t elements = Elements(outputs[1]);

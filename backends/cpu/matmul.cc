@@ -288,6 +288,7 @@ KernelPointer PrepareMatmul(const Request& r) {
   }
   if (KernelPointer on_tiles = MakeTileMatmul(r, t, shape)) return on_tiles;
   if (PrimitiveTakes(r, t)) {
+    if (KernelPointer weight_gradient = MakeWeightGradient(r, t, shape)) return weight_gradient;
     try {
       return std::make_unique<Matmul>(r, t, shape);
     } catch (const dnnl::error&) {  // oneDNN has no own kernel for it on this CPU

@@ -1,8 +1,9 @@
 // What the three ways of computing a matmul share. bf16 on a CPU with AMX is ours (tile_matmul.cc). oneDNN's primitive
-// (matmul.cc) takes f32 everywhere, and bf16 in batches, or where the CPU multiplies it but has no AMX. Whatever else
-// there is, f16 and bf16 on other CPUs and all that oneDNN has no own kernel for, is converted (converted_matmul.cc):
-// blocks of the operands become f32, are multiplied by oneDNN's f32 GEMM, and the sums over the whole of K are rounded
-// once. Everything here is immutable after construction. The shapes that are passed on were checked.
+// (matmul.cc; weight_gradient.cc) takes f32 everywhere, and bf16 in batches, or where the CPU multiplies it but has no
+// AMX. Whatever else there is, f16 and bf16 on other CPUs and all that oneDNN has no own kernel for, is converted
+// (converted_matmul.cc): blocks of the operands become f32, are multiplied by oneDNN's f32 GEMM, and the sums over the
+// whole of K are rounded once. Everything here is immutable after construction. The shapes that are passed on were
+// checked.
 #pragma once
 
 #include "backends/cpu/kernel.h"
@@ -58,6 +59,10 @@ class MatmulBiasGradient {
 // Takes two factors of bf16, all epilogues, and accumulation into every output. nullptr without tiles, for a batch, for
 // an extent of 0, and for an inner dimension above 65536 that cannot be cut.
 KernelPointer MakeTileMatmul(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape);
+
+// Takes what PrimitiveTakes of matmul.cc says, where it is dyᵀ·x and nothing follows; else nullptr.
+KernelPointer MakeWeightGradient(const Request& request, const sy_matmul_attributes& attributes,
+                                 const MatmulShape& shape);
 
 // Takes every mix of float dtypes, all epilogues, and accumulation into every output.
 KernelPointer MakeConvertedMatmul(const Request& request, const sy_matmul_attributes& attributes,

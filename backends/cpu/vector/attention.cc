@@ -36,6 +36,8 @@ void PackRows(const char* rows, int64_t count, int64_t dim, int64_t stride, sy_d
   }
 }
 
+constexpr int64_t kMostQueries = 96 + 6;
+
 // Sizes in words or rows. Blocks of queries are even (pairs) and sized so that a block of scores stays in the L2 cache.
 struct Sizes {
   int64_t tokens, dim;       // as given
@@ -54,14 +56,14 @@ Sizes SizesOf(int64_t tokens, int64_t dim) {
   s.width = RoundUp(dim, kLanes);
   s.depth = pairs ? dim / 2 : dim;
   s.key_words = pairs ? (tokens + 1) / 2 : tokens;
-  const int64_t most = Min(96, Max(12, 24576 / s.keys)), blocks = (tokens + most - 1) / most;
+  const int64_t most = Min(kMostQueries - 6, Max(12, 24576 / s.keys)), blocks = (tokens + most - 1) / most;
   s.block = RoundUp((tokens + blocks - 1) / blocks, 6);
   return s;
 }
 
 struct Workspace {
   float *keys, *values, *scores, *out;              // forward and backward
-  float *key_rows, *dscores, *left;                 // backward
+  float *key_rows, *dscores, *dscore_pairs;         // backward
   float *query_rows, *dout_rows, *dk, *dv;
   float *queries, *douts;  // widened copies where bf16 is computed in f32
 };
@@ -78,7 +80,7 @@ Workspace Layout(const Sizes& s, sy_dtype dtype, bool backward, Arena* arena) {
   if (!backward) return w;
   w.key_rows = arena->Take(s.key_words * s.width);
   w.dscores = arena->Take(s.block * s.keys);
-  if (pairs) w.left = arena->Take(s.block / 2 * s.keys);
+  if (pairs) w.dscore_pairs = arena->Take(s.block / 2 * s.keys);
   w.query_rows = arena->Take(s.block * s.width);
   w.dout_rows = arena->Take(s.block * s.width);
   w.dk = arena->Take(s.tokens * s.width);
@@ -155,30 +157,89 @@ void PackTransposed(const SmallMatrix& rows, int64_t depth, int64_t tokens, int6
   }
 }
 
-// Two f32 rows as words of pairs: low from a, high from b (nullptr: 0).
-SY_INLINE void InterleaveRows(const float* a, const float* b, int64_t n, float* words) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const Words low = __builtin_convertvector(ToBf16(Load(a + i)), Words);
-    const Words high = b ? __builtin_convertvector(ToBf16(Load(b + i)), Words) << 16 : Words{};
-    Store(words + i, Bits<Floats>(low | high));
-  }
-}
-
-// exp(scale·x − shift) over a row, zero beyond the tokens; returns the sum.
+// exp(scale·x − shift) over a row, zero beyond the tokens; returns the sum. Of pairs narrowed to bf16 at the row's own
+// beginning.
+template <bool pairs>
 float Probabilities(float* row, const Sizes& s, float scale, float shift) {
-  const float sum = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
-    const Floats e = Keep(Probability(Load(row + i, lanes) * scale - shift), lanes);
-    Store(row + i, e);  // rows are padded to whole vectors
-    return e;
+  auto* halves = reinterpret_cast<uint16_t*>(row);
+  const auto store = [&](int64_t i, Floats p) SY_INLINED {
+    if constexpr (pairs) {
+      StoreHalves(halves + i, ToFactor(p));
+    } else {
+      Store(row + i, p);  // rows are padded to whole vectors
+    }
+  };
+  return SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
+    const Floats p = Keep(Probability(Load(row + i) * scale - shift), lanes);
+    store(i, p);
+    return p;
   });
-  for (int64_t i = RoundUp(s.tokens, kLanes); i < s.keys; i += kLanes) Store(row + i, Floats{});
-  return sum;
 }
 
-// An f32 row narrowed to bf16 at its own beginning.
-void NarrowInPlace(float* row, int64_t n) {
-  auto* halves = reinterpret_cast<uint16_t*>(row);
-  for (int64_t i = 0; i < n; i += kLanes) StoreHalves(halves + i, ToBf16(Load(row + i)));
+// P and dS of a query from its rows of scores and of dP, a vector at a time; dS is added to dbias.
+struct QueryGradients {
+  const AttentionHead& a;
+  const float *row, *drow;
+  const Addends addends;
+  const float shift, sum;
+  float* const dbias;
+
+  QueryGradients(const AttentionHead& a, int64_t query, const float* row, const float* drow)
+      : a(a),
+        row(row),
+        drow(drow),
+        addends(a, query),
+        shift(a.logsumexp[query]),
+        sum(OutTimesGradient(a, query)),
+        dbias(a.dbias ? a.dbias + query * a.tokens : nullptr) {}
+
+  struct Vectors {
+    Floats p, ds;
+  };
+  SY_INLINE Vectors At(int64_t i, int64_t lanes) const {
+    const Floats p = Keep(Probability(addends.To(Load(row + i) * a.scale, i, lanes) - shift), lanes);
+    const Floats ds = p * (Load(drow + i) - sum);
+    if (dbias) Store(dbias + i, Load(dbias + i, lanes) + ds, lanes);
+    return {p, ds * a.scale};
+  }
+};
+
+// P and dS of `rows` queries from `first` on, from scores and dP. In f32 both take their places. Of pairs P takes the
+// place of the scores as words of neighbouring queries, (rows/2, keys), and dS becomes such words in dscore_pairs, and
+// rows of bf16 in dscores.
+template <bool pairs>
+void ScoreGradients(const AttentionHead& a, const Sizes& s, const Workspace& w, int64_t first, int64_t rows) {
+  for (int64_t r = 0; r < rows; r += pairs ? 2 : 1) {
+    float *row = w.scores + r * s.keys, *drow = w.dscores + r * s.keys;
+    FetchNext(a, first + r, true);
+    const QueryGradients low(a, first + r, row, drow);
+    if constexpr (pairs) {
+      float *words = w.scores + r / 2 * s.keys, *dwords = w.dscore_pairs + r / 2 * s.keys;
+      auto *narrow = reinterpret_cast<uint16_t*>(drow), *narrow_next = reinterpret_cast<uint16_t*>(drow + s.keys);
+      const auto store = [&](int64_t i, const QueryGradients::Vectors& x, const QueryGradients::Vectors& y) SY_INLINED {
+        Store(words + i, ToFactors(x.p, y.p).words);
+        const FactorPair d = ToFactors(x.ds, y.ds);
+        Store(dwords + i, d.words);
+        StoreHalves(narrow + i, d.low);
+        StoreHalves(narrow_next + i, d.high);
+      };
+      if (r + 1 < rows) {
+        FetchNext(a, first + r + 1, true);
+        const QueryGradients high(a, first + r + 1, row + s.keys, drow + s.keys);
+        ForEachVector(s.tokens,
+                      [&](int64_t i, int64_t lanes) SY_INLINED { store(i, low.At(i, lanes), high.At(i, lanes)); });
+      } else {
+        ForEachVector(s.tokens, [&](int64_t i, int64_t lanes)
+                                    SY_INLINED { store(i, low.At(i, lanes), QueryGradients::Vectors()); });
+      }
+    } else {
+      ForEachVector(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
+        const auto [p, ds] = low.At(i, lanes);
+        Store(row + i, p);
+        Store(drow + i, ds);
+      });
+    }
+  }
 }
 
 template <bool pairs>
@@ -187,7 +248,7 @@ void Forward(const AttentionHead& a) {
   Arena arena = {reinterpret_cast<uintptr_t>(a.scratch)};
   const Workspace w = Layout<pairs>(s, a.dtype, false, &arena);
   const int64_t bytes = ElementBytes(a.dtype);
-  const bool biased = a.bias || a.mask;
+  const float scale = a.bias || a.mask ? 1.0f : a.scale;
 
   PackTransposed(Left<pairs>(a.k, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.keys);
   const Packed values = Right<pairs>(a.v, s.tokens, a.stride, s, a.dtype, w.values);
@@ -197,16 +258,16 @@ void Forward(const AttentionHead& a) {
     const int64_t rows = Min(s.block, s.tokens - first);
     const SmallMatrix block = {queries.words + first * queries.row, queries.row, queries.step};
     MultiplySmall<pairs>(rows, RoundUp(s.tokens, kLanes), s.depth, block, w.keys, s.keys, w.scores, s.keys, false);
-    float sums[96 + 6];
+    float largest[kMostQueries], sums[kMostQueries];
     for (int64_t r = 0; r < rows; ++r) {
       float* row = w.scores + r * s.keys;
-      if (biased) Bias(a, first + r, row);
-      const float scale = biased ? 1.0f : a.scale;
-      const float largest = LargestScore(row, s.tokens, scale);
-      sums[r] = Probabilities(row, s, scale, largest);
-      a.logsumexp[first + r] = largest + __builtin_logf(sums[r]);
-      if (pairs) NarrowInPlace(row, s.keys);
+      FetchNext(a, first + r, false);
+      largest[r] = LargestScore(a, first + r, row);
+      sums[r] = Probabilities<pairs>(row, s, scale, largest[r]);
     }
+    ForEachVector(rows, [&](int64_t i, int64_t lanes) SY_INLINED {
+      Store(a.logsumexp + first + i, Load(largest + i, lanes) + Log(Load(sums + i, lanes)), lanes);
+    });
     MultiplySmall<pairs>(rows, s.width, s.key_words, {w.scores, s.keys, 1}, values.words, values.row, w.out, s.width,
                          false);
     for (int64_t r = 0; r < rows; ++r)
@@ -220,8 +281,6 @@ void Backward(const AttentionHead& a) {
   Arena arena = {reinterpret_cast<uintptr_t>(a.scratch)};
   const Workspace w = Layout<pairs>(s, a.dtype, true, &arena);
   const int64_t bytes = ElementBytes(a.dtype), columns = RoundUp(s.tokens, kLanes);
-  const bool biased = a.bias || a.mask;
-  const float scale = biased ? 1.0f : a.scale;
 
   PackTransposed(Left<pairs>(a.k, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.keys);
   PackTransposed(Left<pairs>(a.v, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.values);
@@ -238,37 +297,15 @@ void Backward(const AttentionHead& a) {
                          w.scores, s.keys, false);
     MultiplySmall<pairs>(rows, columns, s.depth, {douts.words + first * douts.row, douts.row, 1}, w.values, s.keys,
                          w.dscores, s.keys, false);
-    for (int64_t r = 0; r < rows; ++r) {
-      float *row = w.scores + r * s.keys, *drow = w.dscores + r * s.keys;
-      if (biased) Bias(a, first + r, row);
-      Probabilities(row, s, scale, a.logsumexp[first + r]);
-      const float sum = OutTimesGradient(a, first + r);
-      float* dbias = a.dbias ? a.dbias + (first + r) * s.tokens : nullptr;
-      for (int64_t i = 0; i < columns; i += kLanes) {
-        const Floats ds = Load(row + i) * (Load(drow + i) - sum);
-        if (dbias) {
-          const int64_t lanes = Min(kLanes, s.tokens - i);
-          Store(dbias + i, Load(dbias + i, lanes) + ds, lanes);
-        }
-        Store(drow + i, ds * a.scale);
-      }
-      for (int64_t i = columns; i < s.keys; i += kLanes) Store(drow + i, Floats{});
-    }
+    ScoreGradients<pairs>(a, s, w, first, rows);
     const Packed query_rows = Right<pairs>(q, rows, a.stride, s, a.dtype, w.query_rows);
     const Packed dout_rows = Right<pairs>(dout, rows, a.out_stride, s, a.dtype, w.dout_rows);
-    const auto transposed = [&](float* scores) -> SmallMatrix {
-      if (!pairs) return {scores, 1, s.keys};
-      for (int64_t r = 0; r < rows; r += 2)
-        InterleaveRows(scores + r * s.keys, r + 1 < rows ? scores + (r + 1) * s.keys : nullptr, s.keys,
-                       w.left + r / 2 * s.keys);
-      return {w.left, 1, s.keys};
-    };
-    MultiplySmall<pairs>(s.tokens, s.width, depth, transposed(w.scores), dout_rows.words, dout_rows.row, dv.words,
-                         dv.row, first > 0);
-    MultiplySmall<pairs>(s.tokens, s.width, depth, transposed(w.dscores), query_rows.words, query_rows.row, dk.words,
+    const SmallMatrix scores_transposed = {w.scores, 1, s.keys};
+    const SmallMatrix dscores_transposed = {pairs ? w.dscore_pairs : w.dscores, 1, s.keys};
+    MultiplySmall<pairs>(s.tokens, s.width, depth, scores_transposed, dout_rows.words, dout_rows.row, dv.words, dv.row,
+                         first > 0);
+    MultiplySmall<pairs>(s.tokens, s.width, depth, dscores_transposed, query_rows.words, query_rows.row, dk.words,
                          dk.row, first > 0);
-    if (pairs)
-      for (int64_t r = 0; r < rows; ++r) NarrowInPlace(w.dscores + r * s.keys, s.keys);
     char* const to = a.dq + first * a.stride * bytes;
     const Product dq = ProductIn<pairs>(to, a.stride, s, a.dtype, w.out);
     MultiplySmall<pairs>(rows, s.width, s.key_words, {w.dscores, s.keys, 1}, keys.words, keys.row, dq.words, dq.row,

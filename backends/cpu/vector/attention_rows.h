@@ -18,16 +18,51 @@ struct Arena {
   }
 };
 
-// scores = scale·scores + bias + mask, row `query`.
-inline void Bias(const AttentionHead& a, int64_t query, float* scores) {
-  const int64_t n = a.tokens, at = query * n;
-  const Rows bias = {const_cast<char*>(a.bias), a.bias_dtype}, mask = {const_cast<char*>(a.mask), a.mask_dtype};
-  ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED {
-    Floats s = Load(scores + i, lanes) * a.scale;
-    if (bias.data) s += LoadRow(bias, at + i, lanes);
-    if (mask.data) s += LoadRow(mask, at + i, lanes);
-    Store(scores + i, s, lanes);
+// Brings row `query` of what is computed next into the second-level cache: rows of a head lie far apart, and one after
+// another they would be waited for.
+SY_INLINE void FetchNext(const AttentionHead& a, int64_t query, bool backward) {
+  if (!a.next) return;
+  const AttentionHead& n = *a.next;
+  const int64_t bytes = ElementBytes(a.dtype), row = query * a.stride * bytes, out_row = query * a.out_stride * bytes;
+  for (int64_t i = 0; i < a.head_dim * bytes; i += 64) {
+    __builtin_prefetch(n.q + row + i, 0, 2);
+    __builtin_prefetch(n.k + row + i, 0, 2);
+    __builtin_prefetch(n.v + row + i, 0, 2);
+    if (!backward) continue;
+    __builtin_prefetch(n.dq + row + i, 0, 2);
+    __builtin_prefetch(n.dk + row + i, 0, 2);
+    __builtin_prefetch(n.dv + row + i, 0, 2);
+    __builtin_prefetch(n.dout + out_row + i, 0, 2);
+    __builtin_prefetch(n.out + out_row + i, 0, 2);
+  }
+}
+
+// What is added to the scaled scores of row `query`.
+struct Addends {
+  Rows bias, mask;
+  int64_t at;
+  SY_INLINE Addends(const AttentionHead& a, int64_t query)
+      : bias{const_cast<char*>(a.bias), a.bias_dtype},
+        mask{const_cast<char*>(a.mask), a.mask_dtype},
+        at(query * a.tokens) {}
+  SY_INLINE Floats To(Floats scores, int64_t i, int64_t lanes) const {
+    if (bias.data) scores += LoadRow(bias, at + i, lanes);
+    if (mask.data) scores += LoadRow(mask, at + i, lanes);
+    return scores;
+  }
+};
+
+// scores = scale·scores + bias + mask, row `query`, padded to whole vectors; returns the largest.
+inline float Bias(const AttentionHead& a, int64_t query, float* scores) {
+  const Addends addends(a, query);
+  const Floats least = Splat(-__builtin_inff());
+  Floats largest = least;
+  ForEachVector(a.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
+    const Floats s = addends.To(Load(scores + i) * a.scale, i, lanes);
+    Store(scores + i, s);
+    largest = Larger(KeepOr(s, lanes, least), largest);
   });
+  return Largest(largest);
 }
 
 // exp(x) of a score less the largest, and 0 below 2^-100, of which no sum beside the largest sees anything: masks of
@@ -38,10 +73,13 @@ SY_INLINE Floats Probability(Floats x) {
   return least > power ? Floats{} : p;
 }
 
-// The largest of scale·row, or 0 for a row that is masked out altogether.
-SY_INLINE float LargestScore(const float* row, int64_t tokens, float scale) {
-  const float extreme = (scale < 0 ? reduce(SY_REDUCE_MIN, row, tokens) : LargestOf(row, tokens)) * scale;
-  return extreme == -__builtin_inff() ? 0.0f : extreme;
+// What scores of a row become, and its largest: with a bias or a mask scores, else scale·scores, which are left as they
+// are for Probability's argument. 0 for a row that is masked out altogether.
+SY_INLINE float LargestScore(const AttentionHead& a, int64_t query, float* row) {
+  const float largest = a.bias || a.mask ? Bias(a, query, row)
+                        : a.scale < 0    ? reduce(SY_REDUCE_MIN, row, a.tokens) * a.scale
+                                         : LargestOf(row, a.tokens) * a.scale;
+  return largest == -__builtin_inff() ? 0.0f : largest;
 }
 
 // D of the backward pass: rowsum(dO∘O) of row `query`.

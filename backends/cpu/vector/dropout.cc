@@ -36,26 +36,34 @@ void Philox(uint64_t key, uint32_t first, uint32_t c1, uint32_t c2, uint32_t c3,
   }
 }
 
+// In [0, 1).
+SY_INLINE float Uniform(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1.0p-24f; }
+
+// All of a sample has the fate of its first element.
+void DropPath(const DropoutSample& a, int64_t begin, int64_t end) {
+  uint32_t words[4 * kCounters];
+  Philox(a.key, 0, a.sample, a.step0, a.step1, words);
+  if (Uniform(words[0]) >= a.p) {
+    ForEachVector(end - begin, [&](int64_t i, int64_t lanes) SY_INLINED {
+      StoreRow(a.y, begin + i, LoadRow(a.x, begin + i, lanes) / (1.0f - a.p), lanes);
+    });
+  } else {
+    ForEachVector(end - begin, [&](int64_t i, int64_t lanes) SY_INLINED { StoreRow(a.y, begin + i, Floats{}, lanes); });
+  }
+}
+
 }  // namespace
 
 void dropout(const DropoutSample& a, int64_t begin, int64_t end, float* scratch) {
+  if (a.per_sample) return DropPath(a, begin, end);
   uint32_t words[kBlock];
   for (int64_t first = begin; first < end; first += kBlock) {  // begin is a multiple of 4
     const int64_t n = Min(kBlock, end - first);
-    if (a.per_sample) {
-      Philox(a.key, 0, a.sample, a.step0, a.step1, words);
-      const uint32_t word = words[0];
-      for (int64_t i = 0; i < n; ++i) words[i] = word;
-    } else {
-      for (int64_t i = 0; i < n; i += 4 * kCounters)
-        Philox(a.key, static_cast<uint32_t>((first + i) / 4), a.sample, a.step0, a.step1, words + i);
-    }
+    for (int64_t i = 0; i < n; i += 4 * kCounters)
+      Philox(a.key, static_cast<uint32_t>((first + i) / 4), a.sample, a.step0, a.step1, words + i);
     const float* x = Widened(a.x, first, n, scratch);
     float* y = Destination(a.y, first, scratch + kBlock);
-    for (int64_t i = 0; i < n; ++i) {
-      const float uniform = static_cast<float>(static_cast<int32_t>(words[i] >> 8)) * 0x1.0p-24f;
-      y[i] = uniform >= a.p ? x[i] / (1.0f - a.p) : 0.0f;
-    }
+    for (int64_t i = 0; i < n; ++i) y[i] = Uniform(words[i]) >= a.p ? x[i] / (1.0f - a.p) : 0.0f;
     Finish(a.y, first, n, y);
   }
 }

@@ -108,6 +108,17 @@ SY_INLINE Floats Keep(Floats v, int64_t lanes) {
 #endif
 }
 
+// The same with `fill` in them.
+SY_INLINE Floats KeepOr(Floats v, int64_t lanes, Floats fill) {
+  if (lanes == kLanes) return v;
+#if defined(__AVX512F__)
+  return _mm512_mask_mov_ps(fill, static_cast<__mmask16>((1u << lanes) - 1), v);
+#else
+  for (int64_t i = lanes; i < kLanes; ++i) v[i] = fill[i];
+  return v;
+#endif
+}
+
 SY_INLINE float Sum(Floats v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps(v);
@@ -115,6 +126,15 @@ SY_INLINE float Sum(Floats v) {
   float s = 0;
   for (int i = 0; i < kLanes; ++i) s += v[i];
   return s;
+#endif
+}
+SY_INLINE float Largest(Floats v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(v);
+#else
+  float largest = v[0];
+  for (int lane = 1; lane < kLanes; ++lane) largest = v[lane] > largest ? v[lane] : largest;
+  return largest;
 #endif
 }
 // The largest of n elements; NaN may be passed over.
@@ -128,13 +148,7 @@ SY_INLINE float LargestOf(const float* x, int64_t n) {
     m3 = Larger(Load(x + i + 3 * kLanes), m3);
   }
   for (; i + kLanes <= n; i += kLanes) m0 = Larger(Load(x + i), m0);
-  m0 = Larger(Larger(m0, m1), Larger(m2, m3));
-  float largest = m0[0];
-#if defined(__AVX512F__)
-  largest = _mm512_reduce_max_ps(m0);
-#else
-  for (int lane = 1; lane < kLanes; ++lane) largest = m0[lane] > largest ? m0[lane] : largest;
-#endif
+  float largest = Largest(Larger(Larger(m0, m1), Larger(m2, m3)));
   for (; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
   return largest;
 }
@@ -151,6 +165,40 @@ SY_INLINE Halves ToBf16(Floats v) {
 #endif
   const Words rounded = w + 0x7FFFu + ((w >> 16) & 1u);
   return __builtin_convertvector((v == v ? rounded : (w | 0x400000u)) >> 16, Halves);
+}
+
+// bf16 for a factor, subnormal numbers of which count as zero anyway.
+SY_INLINE Halves ToFactor(Floats v) {
+#if defined(__AVX512BF16__)
+  return Bits<Halves>(_mm512_cvtneps_pbh(v));
+#else
+  return ToBf16(v);
+#endif
+}
+
+// Two vectors as factors, and as words of their pairs.
+struct FactorPair {
+  Halves low, high;
+  Floats words;
+};
+SY_INLINE FactorPair ToFactors(Floats low, Floats high) {
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+  typedef int16_t Lanes __attribute__((vector_size(64)));
+  const Lanes order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i both = Bits<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  return {Bits<Halves>(_mm512_castsi512_si256(both)), Bits<Halves>(_mm512_extracti64x4_epi64(both, 1)),
+          Bits<Floats>(_mm512_permutexvar_epi16(Bits<__m512i>(order), both))};
+#else
+  const Halves first = ToFactor(low), second = ToFactor(high);
+  return {first, second,
+          Bits<Floats>(__builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16)};
+#endif
+}
+
+// Words of pairs.
+SY_INLINE void StorePairs(float* words, Halves low, Halves high) {
+  Store(words, Bits<Floats>(__builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16));
 }
 
 SY_INLINE float HalfToFloat(uint16_t half) {

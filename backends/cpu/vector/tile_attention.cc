@@ -215,8 +215,7 @@ void TileAttention(const AttentionHead& a) {
     float largest[kGroup], sums[kGroup] = {};
     for (int64_t r = 0; r < rows; ++r) {
       float *row = w.scores + r * s.keys, *narrow = w.narrow + r * s.halves;
-      if (biased) Bias(a, first + r, row);
-      const float shift = largest[r] = LargestScore(row, s.tokens, scale);
+      const float shift = largest[r] = LargestScore(a, first + r, row);
       sums[r] = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
         const Floats e = Keep(Probability(Load(row + i, lanes) * scale - shift), lanes);
         StoreNarrow(narrow, i, ToFactor(e));

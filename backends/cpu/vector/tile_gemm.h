@@ -24,40 +24,6 @@ struct TileMatrix {
 SY_INLINE TileMatrix LeftFactor(const float* words, int64_t row) { return {words, row, kTileWords, kTileWords * row}; }
 SY_INLINE TileMatrix RightFactor(const float* words, int64_t row) { return {words, row, kTileWords * row, kTileWords}; }
 
-// bf16 for a factor, subnormal numbers of which count as zero anyway.
-SY_INLINE Halves ToFactor(Floats v) {
-#if defined(__AVX512BF16__)
-  return Bits<Halves>(_mm512_cvtneps_pbh(v));
-#else
-  return ToBf16(v);
-#endif
-}
-
-// Two vectors as factors, and as words of their pairs.
-struct FactorPair {
-  Halves low, high;
-  Floats words;
-};
-SY_INLINE FactorPair ToFactors(Floats low, Floats high) {
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
-  typedef int16_t Lanes __attribute__((vector_size(64)));
-  const Lanes order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i both = Bits<__m512i>(_mm512_cvtne2ps_pbh(high, low));
-  return {Bits<Halves>(_mm512_castsi512_si256(both)), Bits<Halves>(_mm512_extracti64x4_epi64(both, 1)),
-          Bits<Floats>(_mm512_permutexvar_epi16(Bits<__m512i>(order), both))};
-#else
-  const Halves first = ToFactor(low), second = ToFactor(high);
-  return {first, second,
-          Bits<Floats>(__builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16)};
-#endif
-}
-
-// Words of pairs.
-SY_INLINE void StorePairs(float* words, Halves low, Halves high) {
-  Store(words, Bits<Floats>(__builtin_convertvector(low, Words) | __builtin_convertvector(high, Words) << 16));
-}
-
 // meanwhile(): called at every step, for what can be done while the tiles multiply.
 template <int rows, int columns, typename T, typename Meanwhile>
 SY_INLINE void TileBlock(T& tiles, int64_t depth, const TileMatrix& a, const TileMatrix& b, float* c, int64_t ldc,
