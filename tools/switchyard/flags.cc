@@ -26,9 +26,10 @@ ABSL_FLAG(bool, search, false,
           "stay as they are");
 ABSL_FLAG(
     std::string, rates, "",
-    "what a device and its links reach, in FLOP/s and bytes/s, to estimate times: compute:312T,memory:2T,link:300G "
-    "and, between nodes of --ranks_per_node, node_link:25G; with --offload also a rank's share of the host, host:25G; "
-    "--measure fills in the first two");
+    "what a device and its links reach, to estimate times: a machine's data sheet (a100, which --world without --rates "
+    "means, h100, h200), or FLOP/s and bytes/s, also behind a machine: compute:312T,memory:2T,link:300G and, between "
+    "nodes of --ranks_per_node, node_link:25G; with --offload also a rank's share of the host, host:25G; --measure "
+    "fills in the first two");
 ABSL_FLAG(int, top, 3, "classes to show for each file");
 ABSL_FLAG(bool, overlay, false, "of masks: write each over its image too, as NAME_overlay.png");
 ABSL_FLAG(std::string, match_classes, "name",

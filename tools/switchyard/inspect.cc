@@ -53,15 +53,17 @@ std::string RecomputeLine(const std::string& setting, const TrainingPlans& plans
       plans.Report().flops / kept.Report().flops);
 }
 
-// --rates, and with --measure what this device reaches.
+// --rates, and with --measure what this device reaches. Without either, of ranks that need not be here, those of the
+// usual machine.
 StatusOr<StatedRates> RatesOf(const TrainConfig& config, World& here) {
-  StatedRates rates;
-  SY_RETURN_IF_ERROR(ParseRates(absl::GetFlag(FLAGS_rates), &rates));
-  if (!absl::GetFlag(FLAGS_measure)) return rates;
-  if (rates.device.flops_per_s > 0 || rates.device.bytes_per_s > 0)
-    return InvalidArgument("--measure and --rates={} both say what the device reaches; give one of them",
-                           absl::GetFlag(FLAGS_rates));
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, here.device->info().static_loss_scale));
+  const bool measure = absl::GetFlag(FLAGS_measure), elsewhere = absl::GetFlag(FLAGS_world).has_value() && !measure;
+  const std::string given = absl::GetFlag(FLAGS_rates);
+  StatedRates rates;
+  SY_RETURN_IF_ERROR(ParseRates(given.empty() && elsewhere ? kUsualMachine : given, mixed.half != DType::kF32, &rates));
+  if (!measure) return rates;
+  if (rates.device.flops_per_s > 0 || rates.device.bytes_per_s > 0)
+    return InvalidArgument("--measure and --rates={} both say what the device reaches; give one of them", given);
   SY_ASSIGN_OR_RETURN(rates.device, MeasureRates(*here.device, mixed.half));
   return rates;
 }
@@ -95,9 +97,9 @@ std::string TrafficByAxis(const PlanReport& report) {
 
 std::string TimesText(const UpdateCost& cost, const StatedRates& rates) {
   return fmt::format(
-             "an update of this run takes {:.3f} ms at these rates where all sending is hidden behind computing, "
-             "{:.3f} ms where none is\n",
-             1e3 * cost.least_seconds, 1e3 * cost.most_seconds) +
+             "an update of this run takes {:.3f} ms where all sending is hidden behind computing, {:.3f} ms where none "
+             "is, {}\n",
+             1e3 * cost.least_seconds, 1e3 * cost.most_seconds, TextOf(rates)) +
          HostRateText(cost, rates);
 }
 
@@ -143,8 +145,8 @@ Status ExplainCommand(const CommandLine& line) {
   }
   const int64_t planned = updates.value_or(ShortestRun(c));
   WorldRequest request = WorldRequestOf(c);
-  request.pipeline = request.tensor = 1;                    // here is one process, whatever is explained
-  request.memory_limit = kNoMemoryLimit;                    // of the run, not of what is measured here
+  request.pipeline = request.tensor = 1;  // here is one process, whatever is explained
+  request.memory_limit = kNoMemoryLimit;  // of the run, not of what is measured here
   const std::vector<int> cores = AllowedCores();
   const int of_node = std::min(world, c.ranks_per_node.value_or(world));
   if (!request.threads)  // what kernels take depends on it: as many as a rank of the run has
@@ -226,7 +228,10 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"recompute", c.recompute}};
     if (mesh.pipeline > 1) told["pipeline"] = JsonOf(ReportOf(replica, mesh, c.accumulation));
     if (measured) told["estimate"] = EstimateJson(FamiliesOf(plans.Main(), rates.device), rates.device);
-    if (rates.complete()) told["update_ms"] = {{"least", 1e3 * cost.least_seconds}, {"most", 1e3 * cost.most_seconds}};
+    if (rates.complete()) {
+      told["update_ms"] = {{"least", 1e3 * cost.least_seconds}, {"most", 1e3 * cost.most_seconds}};
+      told["rates"] = TextOf(rates);
+    }
     if (c.memory_limit) told["fits"] = fits;
     fmt::print("{}\n", told.dump(2));
     return OkStatus();

@@ -218,9 +218,9 @@ std::string TextOf(const MeshSearch& search, const StatedRates& rates) {
   if (search.fitting.size() > kMostLines)
     text += fmt::format("and {} more (--json)\n", search.fitting.size() - kMostLines);
   if (rates.complete()) {
-    text +=
-        "\nan update, estimated from the stated rates: least where all sending is hidden behind computing, most where "
-        "none is\n";
+    text += fmt::format(
+        "\nan update, estimated {}: least where all sending is hidden behind computing, most where none is\n",
+        TextOf(rates));
     text += HostRateText(search.fitting[0].cost, rates);
   } else {
     text += "\nby FLOPs, waiting and traffic; times need --rates=compute:…,memory:…,link:… (or --measure and link)\n";

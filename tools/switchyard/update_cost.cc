@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_split.h"
 #include "core/base/text.h"
@@ -33,9 +34,30 @@ double HostTrafficOf(const Plan& plan) {
   return bytes;
 }
 
+// Data sheets' dense rates of one device: products of f32 without TF32, and of halves; its memory; NVLink in one
+// direction; and its share of the network of NVIDIA's own machines (DGX A100: 200 Gbit/s a GPU, DGX H100 and H200:
+// 400).
+struct Machine {
+  const char *name, *title;
+  double f32, half, memory, link, node_link;
+};
+constexpr Machine kMachines[] = {
+    {"a100", "an A100 (SXM, 80 GB)", 19.5e12, 312e12, 2.039e12, 300e9, 25e9},
+    {"h100", "an H100 (SXM)", 67e12, 989e12, 3.35e12, 450e9, 50e9},
+    {"h200", "an H200 (SXM)", 67e12, 989e12, 4.8e12, 450e9, 50e9},
+};
+
+// "312 TFLOP/s".
+std::string Scaled(double rate, const char* unit) {
+  for (const auto& [factor, prefix] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}}) {
+    if (rate >= factor) return fmt::format("{:.4g} {}{}/s", rate / factor, prefix, unit);
+  }
+  return fmt::format("{:.4g} {}/s", rate, unit);
+}
+
 }  // namespace
 
-Status ParseRates(const std::string& text, StatedRates* rates) {
+Status ParseRates(const std::string& text, bool halves, StatedRates* rates) {
   static constexpr Unit kUnits[] = {{"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1}};
   if (text.empty()) return OkStatus();
   const std::array<std::pair<std::string, double*>, 5> known = {{{"compute", &rates->device.flops_per_s},
@@ -43,19 +65,40 @@ Status ParseRates(const std::string& text, StatedRates* rates) {
                                                                  {"link", &rates->link_bytes_per_s},
                                                                  {"node_link", &rates->node_link_bytes_per_s},
                                                                  {"host", &rates->host_bytes_per_s}}};
-  for (const absl::string_view piece : absl::StrSplit(text, ',')) {
-    const std::pair<std::string, std::string> word = absl::StrSplit(piece, absl::MaxSplits(':', 1));
+  const std::vector<std::string> pieces = absl::StrSplit(text, ',');
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const auto machine = std::find_if(std::begin(kMachines), std::end(kMachines),
+                                      [&](const Machine& m) { return i == 0 && m.name == pieces[i]; });
+    if (machine != std::end(kMachines)) {
+      rates->device = {halves ? machine->half : machine->f32, machine->memory};
+      rates->link_bytes_per_s = machine->link;
+      rates->node_link_bytes_per_s = machine->node_link;
+      rates->machine = machine->title;
+      continue;
+    }
+    const std::pair<std::string, std::string> word = absl::StrSplit(pieces[i], absl::MaxSplits(':', 1));
     const auto found = std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == word.first; });
     const auto number = ParseQuantity(word.second, kUnits);
     if (found == known.end() || !number) {
+      std::vector<std::string> names;
+      for (const Machine& m : kMachines) names.push_back(m.name);
       return InvalidArgument(
           "--rates: expected compute:, memory:, link:, node_link: and host: with FLOP/s and bytes/s, as in "
-          "compute:312T,memory:2T,link:300G,node_link:25G,host:25G, found \"{}\"",
-          Printable(std::string(piece.data(), piece.size())));
+          "compute:312T,memory:2T,link:300G,node_link:25G,host:25G, or first a machine, {}, found \"{}\"",
+          fmt::join(names, ", "), Printable(pieces[i]));
     }
     *found->second = *number;
   }
   return OkStatus();
+}
+
+std::string TextOf(const StatedRates& rates) {
+  std::string text = fmt::format("at {} and {}, links of {}", Scaled(rates.device.flops_per_s, "FLOP"),
+                                 Scaled(rates.device.bytes_per_s, "B"), Scaled(rates.link_bytes_per_s, "B"));
+  if (rates.node_link_bytes_per_s > 0)
+    text += fmt::format(" and {} between nodes", Scaled(rates.node_link_bytes_per_s, "B"));
+  if (!rates.machine.empty()) text += fmt::format(" (the data sheet of {}; --rates says others)", rates.machine);
+  return text;
 }
 
 UpdateCost CostOf(const Replica& replica, const Mesh& mesh, int micro_batches, double available,

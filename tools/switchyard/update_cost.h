@@ -19,11 +19,20 @@ struct StatedRates {
   // Of a rank's share of the host: what goes there and comes back, and what its cores read and write. As 16 lanes of
   // PCIe 4.0 reach, and an eighth of a server's memory.
   double host_bytes_per_s = 25e9;
+  std::string machine;  // whose rates they are, but for those that were given; "": they were all given
   bool complete() const { return device.flops_per_s > 0 && device.bytes_per_s > 0 && link_bytes_per_s > 0; }
 };
+
+// What is taken where nothing is said of ranks that need not be here.
+inline constexpr const char* kUsualMachine = "a100";
+
 // Adds "compute:312T,memory:2T,link:300G,node_link:25G,host:25G" (FLOP/s and bytes/s; K, M, G, T are powers of 1000) to
-// `rates`. InvalidArgument for what is none of these.
-Status ParseRates(const std::string& text, StatedRates* rates);
+// `rates`, or first those of a machine of the table, "h100" or "h100,node_link:25G". halves: products are of bf16 or
+// fp16. InvalidArgument for what is none of these.
+Status ParseRates(const std::string& text, bool halves, StatedRates* rates);
+
+// "at 312 TFLOP/s and 2.04 TB/s, links of 300 GB/s and 25 GB/s between nodes, as an A100's data sheet has them".
+std::string TextOf(const StatedRates& rates);
 
 // Each of the rank that has the most of it.
 struct UpdateCost {
