@@ -98,7 +98,7 @@ struct DatasetOptions {
   // synthetic makes what a model learns from: samples of this kind, of masks (H, W, 3) in size.
   Content content = Content::kLabelledImages;
   Shape input_shape;
-  std::optional<int64_t> train_size;       // samples; shapes (else 10,000) and synthetic (else 1,281,167)
+  std::optional<int64_t> train_size;       // samples; shapes (else 10,000) and synthetic (else 1,281,167, with masks 2,975)
   std::optional<int64_t> validation_size;  // samples; shapes (else 2,000) and synthetic (else 50,000)
 };
 

@@ -10,8 +10,10 @@ namespace {
 
 constexpr size_t kDistinctImages = 16;
 
-int64_t SizeOf(const DatasetOptions& options, Split split) {
-  return split == Split::kTrain ? options.train_size.value_or(1'281'167) : options.validation_size.value_or(50'000);
+// As many as ImageNet has, and with masks as many as Cityscapes has.
+int64_t SizeOf(const DatasetOptions& options, Split split, bool masked) {
+  return split == Split::kTrain ? options.train_size.value_or(masked ? 2'975 : 1'281'167)
+                                : options.validation_size.value_or(masked ? 500 : 50'000);
 }
 
 class SyntheticDataset : public Dataset {
@@ -20,7 +22,7 @@ class SyntheticDataset : public Dataset {
       : content_(options.content == Content::kMaskedImages ? options.content : Content::kLabelledImages),
         height_(options.image_size.value_or(224)),
         width_(height_),
-        size_(SizeOf(options, split)) {
+        size_(SizeOf(options, split, content_ == Content::kMaskedImages)) {
     const bool masked = content_ == Content::kMaskedImages;
     if (masked && options.input_shape.size() == 3) {
       height_ = static_cast<int>(options.input_shape[0]);
@@ -67,7 +69,7 @@ class SyntheticDataset : public Dataset {
 // Volumes of (D, H, W, 1) with masks.
 class SyntheticVolumes : public Dataset {
  public:
-  SyntheticVolumes(const DatasetOptions& options, Split split) : size_(SizeOf(options, split)) {
+  SyntheticVolumes(const DatasetOptions& options, Split split) : size_(SizeOf(options, split, true)) {
     if (options.input_shape.size() == 4) std::copy_n(options.input_shape.begin(), extents_.size(), extents_.begin());
     for (int i = 0; i < std::max(options.classes.value_or(2), 2); ++i)
       class_names_.push_back(fmt::format("class{:03}", i));

@@ -356,6 +356,9 @@ TEST(KnownDatasets, SyntheticAndShapesNeedNoFile) {
   const auto synthetic = OpenDataset(options, Split::kTrain);
   ASSERT_TRUE(synthetic.ok());
   EXPECT_EQ((*synthetic)->size(), 1281167);
+  options.content = Content::kMaskedVolumes;
+  EXPECT_EQ((*OpenDataset(options, Split::kTrain))->size(), 2975);
+  EXPECT_EQ((*OpenDataset(options, Split::kValidation))->size(), 500);
   EXPECT_EQ((*synthetic)->Get(13)->image.width, 48);
   EXPECT_EQ((*synthetic)->Get(13)->label, 6);
 

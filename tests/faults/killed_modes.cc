@@ -74,8 +74,13 @@ std::vector<KilledMode> KilledModes() {
   modes.Add("PowerSGD", {2, 4}, "--powersgd_compression --start_compress_iter=3", "");
   modes.Add("PowerSGD, hierarchical", {4}, "--powersgd_compression --start_compress_iter=3 --hierarchical_allreduce",
             "--ranks_per_node=2");
+  modes.Add("gradients sent in bf16", {2, 4}, "--allreduce_dtype=bf16", "");
+  modes.Add("zero 3, a part shared", {2}, "", "--zero=3 --shard_param_frac=0.5");
+  modes.Add("tp, sp, zero 1", {4}, "", "--tp=2 --sp --zero=1");
+  modes.Add("pp, interleaved, two data ranks", {4}, "--depth=4 --accumulation=2", "--pp=2 --pp_interleave=2");
   modes.Add("PowerSGD, pp", {4}, "--powersgd_compression --start_compress_iter=3 --accumulation=2", "--pp=2");
   modes.Add("hierarchical", {3, 4}, "--hierarchical_allreduce", "--ranks_per_node=2");
+  modes.Add("hierarchical, zero 2", {4}, "--hierarchical_allreduce", "--ranks_per_node=2 --zero=2");
   modes.Add("offload of the optimizer", {2, 3}, "", "--offload=optimizer", "launch", kVit, "null");
   modes.Add("offload of the optimizer, zero 2", {2}, "", "--offload=optimizer --zero=2", "launch", kVit, "null");
   modes.Add("offload of all", {3, 4}, "", "--offload=all", "launch", kVit, "null");
@@ -87,6 +92,8 @@ std::vector<KilledMode> KilledModes() {
   modes.Add("recomputation", {2}, "--recompute=blocks", "");
   modes.Add("LAMB", {2}, "--optimizer=lamb", "--zero=1");
   modes.Add("statistics of each rank", {2, 3}, "--broadcast_buffers=0", "", "launch",
+            "--model=resnet18 --width=4 --image_size=16 --stem=small ", "cpu");
+  modes.Add("statistics of all ranks", {2}, "--sync_batchnorm", "", "launch",
             "--model=resnet18 --width=4 --image_size=16 --stem=small ", "cpu");
   modes.Add("Swin", {2}, "", "", "launch",
             "--model=swin_tiny --image_size=16 --patch=2 --width=8 --depths=1,1 --heads=2 --window=4 ", "cpu");

@@ -87,7 +87,7 @@ TEST_F(NpuTraining, AVitOnTwoRanksJoinedByHcclHasTheLossesOfTheCpu) {
 // A small learning rate: batch norm over a few values makes later losses differ by what rounding differs.
 TEST_F(NpuTraining, AResNet18HasTheLossesOfTheCpu) {
   const std::string arguments =
-      Common("resnet18") + " --image_size=32 --classes=10 --steps=2 --lr=0.001 --warmup=0 --suffix=";
+      Common("resnet18") + " --image_size=64 --stem=imagenet --classes=10 --steps=2 --lr=0.001 --warmup=0 --suffix=";
   ExpectSuccess(Run(arguments + "npu --device=npu"), {"npu device 0", "0 fallbacks"});
   ExpectSuccess(Run(arguments + "cpu --device=cpu"));
   const std::vector<double> found = ranks::LossesOf(In("run"), "npu"), expected = ranks::LossesOf(In("run"), "cpu");

@@ -47,7 +47,7 @@ TEST_F(OpenClTraining, AVitTinyHasTheLossesOfTheCpu) {
 
 // A small learning rate: batch norm over a few values makes later losses differ by what rounding differs.
 TEST_F(OpenClTraining, AResNet18HasTheLossesOfTheCpu) {
-  ExpectLossesOfTheCpu(Common("resnet18") + " --image_size=32 --classes=10 --steps=2 --lr=0.001", Start::kAlone, 2,
+  ExpectLossesOfTheCpu(Common("resnet18") + " --image_size=64 --stem=imagenet --classes=10 --steps=2 --lr=0.001", Start::kAlone, 2,
                        1e-4);
 }
 
