@@ -1,4 +1,4 @@
-// What the three ways of computing a matmul share. bf16 on a CPU with AMX is ours (tile_matmul.cc). oneDNN's primitive
+// What the ways of computing a matmul share. bf16 on a CPU with AMX is ours (tile_matmul.cc). oneDNN's primitive
 // (matmul.cc; weight_gradient.cc) takes f32 everywhere, and bf16 in batches, or where the CPU multiplies it but has no
 // AMX. Whatever else there is, f16 and bf16 on other CPUs and all that oneDNN has no own kernel for, is converted
 // (converted_matmul.cc): blocks of the operands become f32, are multiplied by oneDNN's f32 GEMM, and the sums over the

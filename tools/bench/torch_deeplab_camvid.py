@@ -8,7 +8,7 @@ over counted pixels of its own, and gradients are averaged; running statistics a
 DistributedDataParallel gives to all. Prints one JSON object: mean IoU and pixel accuracy of the validation pictures
 after each epoch, seconds of training, the configuration and the versions.
 
-  SWITCHYARD_DATA=... python torch_deeplab_camvid.py [--epochs=40 --batch=8 --ranks=2 --threads=2 --seed=42 ...]
+  SWITCHYARD_DATA=... python torch_deeplab_camvid.py [--epochs=60 --batch=8 --ranks=2 --threads=2 --seed=42 ...]
 """
 
 import argparse
@@ -151,7 +151,7 @@ def rate(c, step, steps, per_epoch):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in dict(epochs=40, batch=8, ranks=2, threads=2, seed=42, height=96, width_of_input=128, width=16, decoder_width=64, lr=2e-3,
+    for name, default in dict(epochs=60, batch=8, ranks=2, threads=2, seed=42, height=96, width_of_input=128, width=16, decoder_width=64, lr=2e-3,
                               weight_decay=1e-4, warmup_epochs=1, dropout=0.1).items():
         parser.add_argument("--" + name, type=type(default), default=default)
     c = parser.parse_args()
