@@ -60,7 +60,8 @@ class MatmulBiasGradient {
 // an extent of 0, and for an inner dimension above 65536 that cannot be cut.
 KernelPointer MakeTileMatmul(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape);
 
-// Takes what PrimitiveTakes of matmul.cc says, where it is dyᵀ·x and nothing follows; else nullptr.
+// Of what oneDNN's matmul would take, dyᵀ·x of one pair of matrices that are not empty, with nothing but a bias
+// gradient beside it, in f32 with M and N up to 1536; else nullptr.
 KernelPointer MakeWeightGradient(const Request& request, const sy_matmul_attributes& attributes,
                                  const MatmulShape& shape);
 

@@ -1,8 +1,7 @@
 // The matmul that makes a linear layer's gradient of weights, dW (M, N) = dyᵀ·x of dy (K, M) and x (K, N), on the
 // primitive that oneDNN's inner product has for it. Its matmul, which can do the same, takes up to 1.28 times as long
 // with AVX-512 (oneDNN 3.2 on Zen 4; the longer K is beside M and N, the more), and in f32 no longer where M or N is
-// large. The primitive cannot add to dW: then it writes into the workspace, from where its sums, which are the same
-// bits, are added.
+// large. The primitive cannot add to dW: then it writes into the workspace, and what it wrote is added.
 #include "backends/cpu/matmul.h"
 #include "backends/cpu/onednn.h"
 #include "backends/cpu/parallel.h"
@@ -15,7 +14,10 @@ using dnnl::memory;
 class WeightGradient : public Kernel {
  public:
   WeightGradient(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape)
-      : Kernel(request), bias_gradient_(shape, true, device->threads), engine_(device->engine, true) {
+      : Kernel(request),
+        has_bias_gradient_(attributes.bias_gradient),
+        bias_gradient_(shape, true, device->threads),
+        engine_(device->engine, true) {
     const auto rows = [&](int64_t columns, sy_dtype dtype) {
       return memory::desc({shape.k, columns}, OneDnnType(dtype), memory::format_tag::ab);
     };
@@ -41,7 +43,7 @@ class WeightGradient : public Kernel {
     };
     take(scratchpad_.get_size());
     if (accumulate[0]) sums_ = take(static_cast<uint64_t>(Bytes(outputs[0])));
-    if (attributes.bias_gradient) bias_partial_ = take(bias_gradient_.workspace_bytes());
+    if (has_bias_gradient_) bias_partial_ = take(bias_gradient_.workspace_bytes());
   }
 
   void Run(const Arguments&) const override {}  // bound by Bind below
@@ -85,12 +87,13 @@ class WeightGradient : public Kernel {
                                             b.arguments.Workspace<float>(k.sums_) + begin, end - begin);
                      });
     }
-    if (k.outputs.size() > 1)
+    if (k.has_bias_gradient_)
       k.bias_gradient_.Run(k.In(b.arguments, 0), k.accumulate[1], b.arguments.Output<float>(1),
                            b.arguments.Workspace<float>(k.bias_partial_));
     return SY_OK;
   }
 
+  bool has_bias_gradient_;
   MatmulBiasGradient bias_gradient_;
   dnnl::engine engine_;
   memory::desc x_, dy_, dw_, scratchpad_;
@@ -102,7 +105,8 @@ class WeightGradient : public Kernel {
 
 KernelPointer MakeWeightGradient(const Request& request, const sy_matmul_attributes& t, const MatmulShape& shape) {
   constexpr int64_t kMostInF32 = 1536;
-  const bool alone = t.alpha == 1.0f && !t.bias && t.activation == SY_ACTIVATION_NONE && !t.residual;
+  const bool alone =
+      t.alpha == 1.0f && !t.bias && t.activation == SY_ACTIVATION_NONE && !t.residual && !t.save_preactivation;
   const bool large = request.inputs[0].dtype == SY_F32 && std::max(shape.m, shape.n) > kMostInF32;
   if (!alone || large || !t.transpose_a || t.transpose_b || shape.batch != 1 || shape.m * shape.k * shape.n == 0 ||
       (request.accumulate[0] && request.outputs[0].dtype != SY_F32))

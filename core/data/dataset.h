@@ -98,8 +98,8 @@ struct DatasetOptions {
   // synthetic makes what a model learns from: samples of this kind, of masks (H, W, 3) in size.
   Content content = Content::kLabelledImages;
   Shape input_shape;
-  std::optional<int64_t> train_size;       // samples; shapes (else 10,000) and synthetic (else 1,281,167, with masks 2,975)
-  std::optional<int64_t> validation_size;  // samples; shapes (else 2,000) and synthetic (else 50,000)
+  // Samples of shapes (else 10,000 and 2,000) and synthetic (else 1,281,167 and 50,000, with masks 2,975 and 500).
+  std::optional<int64_t> train_size, validation_size;
 };
 
 // NotFound, with "did you mean", for an unknown name; NotFound, with where to put what, for missing data; DataLoss for

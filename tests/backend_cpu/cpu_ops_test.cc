@@ -251,6 +251,21 @@ TEST_F(CpuOps, MatmulOfALongInnerDimensionSavesTheWholeSum) {
           {Random({40, 2080}, dtype), Random({2080, 40}, dtype)}, {Empty({40, 40}), Empty({40, 40})});
 }
 
+// Neither a product that is scaled, has a bias, or is saved is a weight gradient for being of a transposed factor.
+TEST_F(CpuOps, MatmulOfATransposedFactorTakesWhatOthersTake) {
+  for (const sy_dtype dtype : kFloats) {
+    const auto a = Random({301, 37}, dtype), b = Random({301, 20}, dtype), bias = Random({20}, dtype);
+    sy_matmul_attributes t{.transpose_a = 1, .alpha = 1, .save_preactivation = 1};
+    Agree(Op("matmul", t), {a, b}, {Empty({37, 20}), Empty({37, 20})});
+    t = {.transpose_a = 1, .alpha = 1, .bias = 1};
+    Agree(Op("matmul", t), {a, b, bias}, {Empty({37, 20})});
+    t = {.transpose_a = 1, .alpha = 0.5f};
+    Agree(Op("matmul", t), {a, b}, {Empty({37, 20})});
+    t = {.transpose_a = 1, .transpose_b = 1, .alpha = 1};
+    Agree(Op("matmul", t), {a, Random({20, 301}, dtype)}, {Empty({37, 20})});
+  }
+}
+
 TEST_F(CpuOps, MatmulWeightGradientsAccumulateBesideTheBiasGradient) {
   for (const sy_dtype dtype : kFloats)
     for (const int ta : {0, 1}) {

@@ -77,7 +77,8 @@ TEST_F(Fitting, SearchFindsTheWaysThatFitIntoMemory) {
   const std::string text = "explain --search --world=4 --tp=2 " + model + batch;
   ExpectSuccess(Run(text + "--rates=compute:1T,memory:50G,link:1G"),
                 {"4 ranks, 32 samples an update", "most ms", "the first: --parallel=dp2,tp2"});
-  ExpectSuccess(Run(text), {"most ms", "at 19.5 TFLOP/s and 2.039 TB/s, links of 300 GB/s", "an A100 (SXM, 80 GB)"});
+  ExpectSuccess(Run(text), {"most ms", "at 19.5 TFLOP/s and 2.039 TB/s, links of 300 GB/s",
+                            "(an A100 (SXM, 80 GB) by its data sheet, as --rates names nothing else)"});
   ExpectSuccess(Run("explain --search --tp=1 " + model + batch), {"times need --rates=compute:"});
   ExpectRefused(Run(text + "--device_memory=100KB"), {"none of", "fits into 0.1 MB", "the smallest, --parallel=dp2"});
   ExpectRefused(Run(text + "--device_memory=80XB"), {"--device_memory", "80GiB", "found \"80XB\""});
@@ -86,12 +87,16 @@ TEST_F(Fitting, SearchFindsTheWaysThatFitIntoMemory) {
   ExpectRefused(Run(text + "--rates=link:3G,h100"), {"or first a machine, a100, h100, h200", "found \"h100\""});
   const std::string given = "explain --world=4 --zero=1 " + model + batch;
   ExpectSuccess(Run(given + "--rates=compute:1T,memory:50G,link:1G --device_memory=1GiB"),
-                {"an update of this run takes", "at 1 TFLOP/s and 50 GB/s, links of 1 GB/s\n", "of 1073.7 MB, fits"});
-  ExpectSuccess(Run(given + "--precision=bf16 --rates=h100,node_link:12.5G"),
-                {"at 989 TFLOP/s and 3.35 TB/s, links of 450 GB/s and 12.5 GB/s between nodes"});
+                {"an update of this run takes", "at 1 TFLOP/s and 50 GB/s, links of 1 GB/s, all ranks on one node",
+                 "of 1073.7 MB, fits"});
+  ExpectSuccess(
+      Run(given + "--precision=bf16 --ranks_per_node=2 --rates=h100,node_link:12.5G"),
+      {"at 989 TFLOP/s and 3.35 TB/s, links of 450 GB/s and 12.5 GB/s between nodes (an H100 (SXM) by its data "
+       "sheet but for what --rates says besides)\n"});
   const auto by_default = nlohmann::json::parse(Run(given + "--json 2>/dev/null").output, nullptr, false);
   EXPECT_LE(by_default["update_ms"]["least"], by_default["update_ms"]["most"]);
   EXPECT_GT(by_default["update_ms"]["least"], 0);
+  EXPECT_EQ(search("--tp=2")["rates"], by_default["rates"]);
   ExpectSuccess(Run(given + "--device_memory=1MB"), {"of 1.0 MB, too large"});
 }
 

@@ -60,7 +60,10 @@ StatusOr<StatedRates> RatesOf(const TrainConfig& config, World& here) {
   const bool measure = absl::GetFlag(FLAGS_measure), elsewhere = absl::GetFlag(FLAGS_world).has_value() && !measure;
   const std::string given = absl::GetFlag(FLAGS_rates);
   StatedRates rates;
-  SY_RETURN_IF_ERROR(ParseRates(given.empty() && elsewhere ? kUsualMachine : given, mixed.half != DType::kF32, &rates));
+  rates.nodes = config.ranks_per_node.has_value();
+  const bool usual = given.empty() && elsewhere;
+  SY_RETURN_IF_ERROR(ParseRates(usual ? kUsualMachine : given, mixed.half != DType::kF32, &rates));
+  if (usual) rates.machine += ", as --rates names nothing else";
   if (!measure) return rates;
   if (rates.device.flops_per_s > 0 || rates.device.bytes_per_s > 0)
     return InvalidArgument("--measure and --rates={} both say what the device reaches; give one of them", given);
@@ -114,7 +117,13 @@ Status ExplainSearch(const Settings& given, const RunSetup& setup, World& here, 
   SY_ASSIGN_OR_RETURN(const MeshSearch search,
                       SearchMeshes(given, setup.config, setup.model, here, world, updates, available, rates));
   SY_RETURN_IF_ERROR(CheckFound(search));
-  fmt::print("{}", absl::GetFlag(FLAGS_json) ? JsonOf(search).dump(2) + "\n" : TextOf(search, rates));
+  if (!absl::GetFlag(FLAGS_json)) {
+    fmt::print("{}", TextOf(search, rates));
+    return OkStatus();
+  }
+  nlohmann::ordered_json told = JsonOf(search);
+  if (rates.complete()) told["rates"] = TextOf(rates);
+  fmt::print("{}\n", told.dump(2));
   return OkStatus();
 }
 

@@ -73,7 +73,8 @@ Status ParseRates(const std::string& text, bool halves, StatedRates* rates) {
       rates->device = {halves ? machine->half : machine->f32, machine->memory};
       rates->link_bytes_per_s = machine->link;
       rates->node_link_bytes_per_s = machine->node_link;
-      rates->machine = machine->title;
+      rates->machine = fmt::format("{} by its data sheet{}", machine->title,
+                                   pieces.size() > 1 ? " but for what --rates says besides" : "");
       continue;
     }
     const std::pair<std::string, std::string> word = absl::StrSplit(pieces[i], absl::MaxSplits(':', 1));
@@ -95,9 +96,12 @@ Status ParseRates(const std::string& text, bool halves, StatedRates* rates) {
 std::string TextOf(const StatedRates& rates) {
   std::string text = fmt::format("at {} and {}, links of {}", Scaled(rates.device.flops_per_s, "FLOP"),
                                  Scaled(rates.device.bytes_per_s, "B"), Scaled(rates.link_bytes_per_s, "B"));
-  if (rates.node_link_bytes_per_s > 0)
+  if (!rates.nodes) {
+    text += ", all ranks on one node (--ranks_per_node makes more)";
+  } else if (rates.node_link_bytes_per_s > 0) {
     text += fmt::format(" and {} between nodes", Scaled(rates.node_link_bytes_per_s, "B"));
-  if (!rates.machine.empty()) text += fmt::format(" (the data sheet of {}; --rates says others)", rates.machine);
+  }
+  if (!rates.machine.empty()) text += fmt::format(" ({})", rates.machine);
   return text;
 }
 

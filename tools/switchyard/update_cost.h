@@ -19,7 +19,8 @@ struct StatedRates {
   // Of a rank's share of the host: what goes there and comes back, and what its cores read and write. As 16 lanes of
   // PCIe 4.0 reach, and an eighth of a server's memory.
   double host_bytes_per_s = 25e9;
-  std::string machine;  // whose rates they are, but for those that were given; "": they were all given
+  bool nodes = false;   // ranks are on several, as --ranks_per_node says
+  std::string machine;  // "an A100 by its data sheet, …", where --rates named one or nothing; else ""
   bool complete() const { return device.flops_per_s > 0 && device.bytes_per_s > 0 && link_bytes_per_s > 0; }
 };
 
@@ -31,7 +32,7 @@ inline constexpr const char* kUsualMachine = "a100";
 // fp16. InvalidArgument for what is none of these.
 Status ParseRates(const std::string& text, bool halves, StatedRates* rates);
 
-// "at 312 TFLOP/s and 2.04 TB/s, links of 300 GB/s and 25 GB/s between nodes, as an A100's data sheet has them".
+// "at 312 TFLOP/s and 2.039 TB/s, links of 300 GB/s and 25 GB/s between nodes (an A100 …)".
 std::string TextOf(const StatedRates& rates);
 
 // Each of the rank that has the most of it.

@@ -36,7 +36,7 @@ void PackRows(const char* rows, int64_t count, int64_t dim, int64_t stride, sy_d
   }
 }
 
-constexpr int64_t kMostQueries = 96 + 6;
+constexpr int64_t kMostQueries = 96;  // a multiple of 6, as blocks are
 
 // Sizes in words or rows. Blocks of queries are even (pairs) and sized so that a block of scores stays in the L2 cache.
 struct Sizes {
@@ -56,7 +56,7 @@ Sizes SizesOf(int64_t tokens, int64_t dim) {
   s.width = RoundUp(dim, kLanes);
   s.depth = pairs ? dim / 2 : dim;
   s.key_words = pairs ? (tokens + 1) / 2 : tokens;
-  const int64_t most = Min(kMostQueries - 6, Max(12, 24576 / s.keys)), blocks = (tokens + most - 1) / most;
+  const int64_t most = Min(kMostQueries, Max(12, 24576 / s.keys)), blocks = (tokens + most - 1) / most;
   s.block = RoundUp((tokens + blocks - 1) / blocks, 6);
   return s;
 }
@@ -157,8 +157,8 @@ void PackTransposed(const SmallMatrix& rows, int64_t depth, int64_t tokens, int6
   }
 }
 
-// exp(scale·x − shift) over a row, zero beyond the tokens; returns the sum. Of pairs narrowed to bf16 at the row's own
-// beginning.
+// exp(scale·x − shift) over a row, zero from the last token to the end of its vector; returns the sum. Of pairs
+// narrowed to bf16 at the row's own beginning.
 template <bool pairs>
 float Probabilities(float* row, const Sizes& s, float scale, float shift) {
   auto* halves = reinterpret_cast<uint16_t*>(row);

@@ -73,8 +73,8 @@ SY_INLINE Floats Probability(Floats x) {
   return least > power ? Floats{} : p;
 }
 
-// What scores of a row become, and its largest: with a bias or a mask scores, else scale·scores, which are left as they
-// are for Probability's argument. 0 for a row that is masked out altogether.
+// The largest of a row's scores, scaled and with bias and mask; 0 where the row is masked out altogether. With a bias
+// or a mask the row then holds these; without, it is left as it is, not scaled.
 SY_INLINE float LargestScore(const AttentionHead& a, int64_t query, float* row) {
   const float largest = a.bias || a.mask ? Bias(a, query, row)
                         : a.scale < 0    ? reduce(SY_REDUCE_MIN, row, a.tokens) * a.scale

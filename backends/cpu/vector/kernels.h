@@ -102,8 +102,8 @@ struct DropoutSample {
 
 // Attention for one (batch, head): q, k, v, … are (tokens, head_dim) with rows `stride` elements apart; all of one
 // dtype, f32 or bf16. bias and mask are (tokens, tokens) or nullptr. `scratch` holds attention_scratch bytes, aligned
-// to 64. `next`: what the thread computes afterwards, of the same sizes, whose rows are brought into the caches
-// meanwhile; or nullptr.
+// to 64. `next`: what the thread computes afterwards, of the same sizes, whose rows the kernels on vectors bring into
+// the caches meanwhile; or nullptr.
 struct AttentionHead {
   int64_t tokens, head_dim, stride, out_stride;
   float scale;
