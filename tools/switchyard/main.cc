@@ -136,8 +136,7 @@ const std::vector<Command>& Commands() {
        "ranks (--tp and --pp up to 16, --sp, --zero, micro-batches, --recompute), the samples of an update being\nthe "
        "same, and "
        "lists those that fit into --memory_limit, or this device: by the time that --rates tell (with --world an "
-       "A100's, "
-       "unless you say others), or else by work, waiting and traffic.\n",
+       "A100's, unless you say others), or else by work, waiting and traffic.\n",
        {{"world", "measure", "json", "search", "rates"}, true},
        ExplainCommand},
       {"bench",
