@@ -103,6 +103,33 @@ TEST_P(PlayedFamily, SixtyFourRanksThatShareTheUpdateEqualThoseThatDoNot) {
   }
 }
 
+class PlayedEvaluation : public PlayedFamily {};
+
+// Sums of the metrics are those of one rank, whether ranks have a sample, several or none.
+TEST_P(PlayedEvaluation, CountsEverySampleOnce) {
+  TrainConfig config = Config(), whole = config;
+  whole.batch_size = 4;
+  Played many(config, kRanks, *reference_), one(whole, 1, *reference_);
+  for (const Played* played : {&many, &one}) ASSERT_TRUE(played->status().ok()) << Message(played->status());
+  for (const int64_t size : {1, 63, 70}) {
+    SCOPED_TRACE(size);
+    config.validation_size = size;
+    const auto run = SettledRun(config, SharedWorld());
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    const EvaluationResult found = many.Evaluate(*run->validation), expected = one.Evaluate(*run->validation);
+    EXPECT_EQ(found.count, size);
+    EXPECT_EQ(expected.count, size);
+    ASSERT_FALSE(expected.metrics.empty());
+    for (const auto& [name, value] : expected.metrics)
+      EXPECT_NEAR(found.metrics.at(name), value, 1e-12 * std::abs(value)) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, PlayedEvaluation,
+                         testing::Combine(testing::Values("vit", "swin", "resnet", "deeplab", "unet3d"),
+                                          testing::Values(kLevels[0])),
+                         [](const auto& info) { return std::get<0>(info.param); });
+
 struct PlayedMesh {
   const char* name;
   int pipeline, tensor, chunks, zero;

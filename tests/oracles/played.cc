@@ -1,5 +1,6 @@
 #include "tests/oracles/played.h"
 
+#include "core/data/loader.h"
 #include "core/nn/initialize.h"
 #include "core/parallel/pipeline.h"
 #include "core/runtime/plugins/registry.h"
@@ -190,9 +191,77 @@ std::vector<float> Played::Floats(int rank, const std::string& name) const {
   return values;
 }
 
-void Played::RefreshHalves() {
+EvaluationResult Played::Evaluate(const Dataset& dataset) {
+  struct OfRank {
+    std::unique_ptr<Loader> loader;
+    std::unique_ptr<Collector> counting;
+    Batch batch;
+  };
+  EvaluationResult result;
+  std::vector<double> sums(static_cast<size_t>(task_->sums()));
+  std::vector<OfRank> ranks(static_cast<size_t>(ranks_));
+  LoaderOptions options;
+  options.batch_size = setup_.config.batch_size;
+  options.world = ranks_;
+  options.workers = 0;
+  for (OfRank& own : ranks) {
+    auto samples = task_->Samples(dataset, false);
+    EXPECT_TRUE(samples.ok()) << Message(samples.status());
+    if (!samples.ok()) return result;
+    auto loader = Loader::Create(std::move(*samples), options);
+    EXPECT_TRUE(loader.ok()) << Message(loader.status());
+    if (!loader.ok()) return result;
+    ++options.rank;
+    own.loader = std::move(*loader);
+    EXPECT_TRUE(own.loader->StartEpoch(0).ok());
+    own.counting = task_->Counting(own.loader->source(), sums, &result.count);
+  }
+  const std::vector<SampleTensor> inputs = task_->tensors();
+  for (;;) {
+    int more = 0;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      OfRank& own = ranks[static_cast<size_t>(rank)];
+      const auto next = own.loader->Next(&own.batch);
+      EXPECT_TRUE(next.ok()) << Message(next.status());
+      if (!next.ok() || !*next) continue;
+      ++more;
+      for (size_t t = 0; t < inputs.size(); ++t) {
+        const auto bytes = static_cast<uint64_t>(options.batch_size * inputs[t].row.bytes());
+        mesh_->Set(rank, inputs[t].name, own.batch.tensors[t], bytes);
+      }
+    }
+    EXPECT_TRUE(more == 0 || more == ranks_) << more << " ranks have more batches than the others";
+    if (more != ranks_) break;
+    RunPlan("evaluate");
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const OfRank& own = ranks[static_cast<size_t>(rank)];
+      std::vector<std::vector<char>> outputs;
+      for (const std::string& name : task_->outputs()) {
+        auto bytes = mesh_->Get(rank, name);
+        EXPECT_TRUE(bytes.ok()) << Message(bytes.status());
+        if (!bytes.ok()) return result;
+        outputs.push_back(std::move(*bytes));
+      }
+      for (size_t i = 0; i < own.batch.samples.size(); ++i) {
+        if (own.batch.samples[i] < 0) continue;
+        std::vector<const void*> rows;
+        for (const auto& output : outputs)
+          rows.push_back(output.data() + i * (output.size() / own.batch.samples.size()));
+        EXPECT_TRUE(own.counting->Add(own.batch.samples[i], rows).ok());
+      }
+    }
+  }
+  const std::vector<double> values = task_->Metrics(sums, result.count);
+  const std::vector<Metric> metrics = task_->metrics();
+  for (size_t i = 0; i < metrics.size(); ++i) result.metrics[metrics[i].name] = values[i];
+  return result;
+}
+
+void Played::RefreshHalves() { RunPlan("halves"); }
+
+void Played::RunPlan(const std::string& name) {
   for (size_t i = 0; i < programs_[0].plans.size(); ++i) {
-    if (programs_[0].plans[i].name == "halves") RunPlan(static_cast<int>(i));
+    if (programs_[0].plans[i].name == name) RunPlan(static_cast<int>(i));
   }
 }
 

@@ -27,6 +27,9 @@ class Played {
   void Update(int64_t update, int spoilt = -1);
   // What a checkpoint holds is that of `other`; half copies follow from it.
   void TakeUp(const Played& other);
+  // Of all ranks together, each with its own samples of `dataset`, by the plan "evaluate". Where no ranks share a
+  // model.
+  EvaluationResult Evaluate(const Dataset& dataset);
   HostTensors Weights(int rank) const;  // whole: with the parts of the ranks that share the model
   const HostTensors& Start() const { return start_; }
   std::vector<float> Floats(int rank, const std::string& name) const;
@@ -47,6 +50,7 @@ class Played {
   void Give(int64_t update, int micro_batch, int place, int spoilt);
   void RefreshHalves();
   void RunPlan(int plan);
+  void RunPlan(const std::string& name);  // where there is one
 
   const int ranks_;
   Device& reference_;
