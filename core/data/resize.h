@@ -37,7 +37,8 @@ StatusOr<Interpolation> ParseInterpolation(const std::string& name);
 void Resize(const ImageView& in, int height, int width, Interpolation interpolation, Image* out);
 
 // The same by nearest neighbours, which never makes a number that was not there: for masks. Sample points are the
-// pixels' centres, as those of Pillow's NEAREST.
+// pixels' centres, as those of Pillow's NEAREST; one that lies exactly between two pixels takes the further one, where
+// Pillow, which adds up rounded steps, often takes the nearer.
 void ResizeNearest(const Image& in, int height, int width, Image* out);
 
 // The rectangle at (top, left), which may lie partly or wholly outside; `fill` there, by channel. `out` is not `in`.

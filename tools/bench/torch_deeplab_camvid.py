@@ -3,9 +3,9 @@
 The model is that of ../fixtures/record_convolutional.py (torchvision's parts, the decoder of the paper) with narrower
 widths. Pictures are treated as core/data/mask_transforms.h says: scaled to the input, which has their proportions,
 times a random factor from 0.5 to 2, cropped at random with the mean colour and ignored labels around them, mirrored
-half of the time. The ranks of the other run are emulated: each takes its share of a batch, with batch norms and a mean
-over counted pixels of its own, and gradients are averaged; running statistics are the first rank's, which
-DistributedDataParallel gives to all. Prints one JSON object: mean IoU and pixel accuracy of the validation pictures
+half of the time. The ranks of the other run are emulated: each takes its share of a batch, with batch norms of its own;
+the loss is the mean over the counted pixels of all shares (--mean_per_rank: the average of each one's own mean, as
+DistributedDataParallel gives); running statistics are the first rank's, which that gives to all. Prints one JSON object: mean IoU and pixel accuracy of the validation pictures
 after each epoch, seconds of training, the configuration and the versions.
 
   SWITCHYARD_DATA=... python torch_deeplab_camvid.py [--epochs=60 --batch=8 --ranks=2 --threads=2 --seed=42 ...]
@@ -154,6 +154,7 @@ def main():
     for name, default in dict(epochs=60, batch=8, ranks=2, threads=2, seed=42, height=96, width_of_input=128, width=16, decoder_width=64, lr=2e-3,
                               weight_decay=1e-4, warmup_epochs=1, dropout=0.1).items():
         parser.add_argument("--" + name, type=type(default), default=default)
+    parser.add_argument("--mean_per_rank", action="store_true")
     c = parser.parse_args()
     torch.set_num_threads(c.threads)
     torch.manual_seed(c.seed)
@@ -178,13 +179,18 @@ def main():
                 group["lr"] = rate(c, step, c.epochs * per_epoch, per_epoch)
             batch = order[i * c.batch : (i + 1) * c.batch]
             optimizer.zero_grad()
-            for rank, share in enumerate(np.split(batch, c.ranks)):
+            shares = [tensors(*zip(*(augment(pictures[k], masks[k], c.height, c.width_of_input, random) for k in share)))
+                      for share in np.split(batch, c.ranks)]
+            counted = [int((y != IGNORED).sum()) for _, y in shares]
+            total = 0.0
+            for rank, (x, y) in enumerate(shares):
                 for norm in norms:
                     norm.momentum = momentum if rank == 0 else 0.0
-                x, y = tensors(*zip(*(augment(pictures[k], masks[k], c.height, c.width_of_input, random) for k in share)))
-                loss = F.cross_entropy(model(x), y, ignore_index=IGNORED)
-                (loss / c.ranks).backward()
-                losses.append(loss.item())
+                divisor = c.ranks * counted[rank] if c.mean_per_rank else sum(counted)
+                loss = F.cross_entropy(model(x), y, ignore_index=IGNORED, reduction="sum") / divisor
+                loss.backward()
+                total += loss.item()
+            losses.append(total)
             optimizer.step()
             step += 1
         seconds += time.perf_counter() - began
