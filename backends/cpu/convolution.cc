@@ -12,6 +12,7 @@
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/onednn.h"
 #include "backends/cpu/parallel.h"
+#include "backends/cpu/ways.h"
 
 namespace switchyard {
 namespace {
@@ -402,17 +403,20 @@ bool CheckConvolution(const Request& r, const sy_tensor& x, const sy_tensor& w, 
 // A filter of one place that passes all places is a matmul over them, which takes the weights as they lie.
 class PointConvolution : public Kernel {
  public:
-  // Whether that is sooner done than oneDNN's convolution. It is where the other layout of the weights takes long
-  // beside all else (ResNet-50's last stage, batch 8, on one core of a Xeon with AMX: 1.0 to 1.3 times as fast in
-  // f32, 1.4 to 2.4 in bf16; with more places and fewer channels 0.9 to 1.0 and 0.5 to 1.0), and for gradients of
-  // weights on tiles (0.9 to 2.4).
-  static bool Pays(const Request& r, Direction direction) {
+  static bool Takes(const Request& r, Direction direction) {
     const auto t = r.Attributes<sy_convolution_attributes>();
-    const sy_tensor &w = direction == Direction::kWeights ? r.outputs[0] : r.inputs[1],
-                    &x = direction == Direction::kData ? r.outputs[0] : r.inputs[0];
+    const sy_tensor& w = Weights(r, direction);
     if (t.groups != 1) return false;
     for (int i = 0; i < t.spatial_rank; ++i)
       if (w.dims[i + 1] != 1 || t.stride[i] != 1 || t.before[i] != 0 || t.after[i] != 0) return false;
+    return true;
+  }
+  // Whether what Takes says is sooner done so than by oneDNN's convolution. It is where the other layout of the weights
+  // takes long beside all else (ResNet-50's last stage, batch 8, on one core of a Xeon with AMX: 1.0 to 1.3 times as
+  // fast in f32, 1.4 to 2.4 in bf16; with more places and fewer channels 0.9 to 1.0 and 0.5 to 1.0), and for gradients
+  // of weights on tiles (0.9 to 2.4).
+  static bool Pays(const Request& r, Direction direction) {
+    const sy_tensor &w = Weights(r, direction), &x = direction == Direction::kData ? r.outputs[0] : r.inputs[0];
     const int64_t filters = w.dims[0], channels = w.dims[w.rank - 1];
     const bool is_bf16 = r.inputs[0].dtype == SY_BF16 && r.inputs[1].dtype == SY_BF16;
     return (direction == Direction::kWeights && is_bf16 && Vector().has_tiles()) ||
@@ -450,6 +454,9 @@ class PointConvolution : public Kernel {
   }
 
  private:
+  static const sy_tensor& Weights(const Request& r, Direction direction) {
+    return direction == Direction::kWeights ? r.outputs[0] : r.inputs[1];
+  }
   static sy_tensor AsRows(const sy_tensor& given) {
     sy_tensor rows = given;
     const int64_t channels = given.dims[given.rank - 1];
@@ -464,10 +471,7 @@ class PointConvolution : public Kernel {
   const KernelPointer product_;
 };
 
-KernelPointer MakeConvolution(const Request& r, Direction direction) {
-  if (PointConvolution::Pays(r, direction)) {
-    if (KernelPointer product = PointConvolution::Make(r, direction)) return product;
-  }
+KernelPointer MakeByPrimitive(const Request& r, Direction direction) {
   const auto is_bf16 = [](const sy_tensor& x) { return x.dtype == SY_BF16; };
   // bf16 where the CPU multiplies it and both factors are; the result may be f32.
   if (is_bf16(r.inputs[0]) && is_bf16(r.inputs[1]) && r.outputs[0].dtype != SY_F16 && MultipliesBf16()) {
@@ -481,6 +485,14 @@ KernelPointer MakeConvolution(const Request& r, Direction direction) {
   } catch (const dnnl::error& error) {
     return SY_REFUSE(r, "%s: oneDNN has no kernel for this shape on this CPU: %s", r.op, error.what());
   }
+}
+
+KernelPointer MakeConvolution(const Request& r, Direction direction) {
+  const Way primitive = {"convolution", [&] { return MakeByPrimitive(r, direction); }};
+  if (!PointConvolution::Takes(r, direction)) return primitive.make();
+  std::vector<Way> ways = {primitive, {"matmul", [&] { return PointConvolution::Make(r, direction); }}};
+  if (PointConvolution::Pays(r, direction)) std::swap(ways[0], ways[1]);
+  return FirstOrFastest(r, ways);
 }
 
 KernelPointer PrepareConvolution(const Request& r) {

@@ -92,10 +92,14 @@ sy_status Count(sy_instance* instance, int32_t* count, sy_error* error) {
   return SY_OK;
 }
 
+std::string OneDnnVersion() {
+  const dnnl_version_t& onednn = *dnnl_version();
+  return Format("%d.%d.%d", onednn.major, onednn.minor, onednn.patch);
+}
+
 // What was bound: oneDNN, and the library that runs the threads, unless that is this one (openmp.cc).
 std::string BoundLibraries() {
-  const dnnl_version_t& onednn = *dnnl_version();
-  std::string text = Format("oneDNN %d.%d.%d", onednn.major, onednn.minor, onednn.patch);
+  std::string text = "oneDNN " + OneDnnVersion();
   Dl_info threads{}, self{};
   if (dladdr(reinterpret_cast<const void*>(&GOMP_parallel), &threads) == 0 ||
       dladdr(reinterpret_cast<const void*>(&BoundLibraries), &self) == 0 || threads.dli_fbase == self.dli_fbase)
@@ -320,3 +324,12 @@ const sy_memory_ext_v2& MemoryInterface() {
 }
 
 }  // namespace switchyard
+
+switchyard::TuningCache& sy_device::Choices() const {
+  std::call_once(choices_read, [&] {
+    choices = std::make_unique<switchyard::TuningCache>(
+        switchyard::Format("cpu-ways-1-%s-%s-onednn-%s", switchyard::ProcessorName().c_str(), switchyard::Vector().isa,
+                           switchyard::OneDnnVersion().c_str()));
+  });
+  return *choices;
+}

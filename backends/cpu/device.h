@@ -9,12 +9,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/abi/boundary.h"
 #include "core/abi/device.h"
 #include "core/abi/host_device.h"
 #include "core/abi/plugin.h"
+#include "core/abi/tuning.h"
 
 struct sy_buffer {
   char* address = nullptr;
@@ -41,10 +44,14 @@ struct sy_device {
   sy_status EnterToLaunch(sy_error* error) const {
     return complete == serial && entered == serial ? SY_OK : CompleteTeam(error);
   }
+  // Between ways of computing an op (ways.h), on CPUs of this name; read when first asked for.
+  switchyard::TuningCache& Choices() const;
 
  private:
   void EnterSlowly() const;
   sy_status CompleteTeam(sy_error* error) const;
+  mutable std::once_flag choices_read;
+  mutable std::unique_ptr<switchyard::TuningCache> choices;
   static inline std::atomic<uint64_t> opened{0};
   const uint64_t serial = ++opened;       // never used again, unlike an address
   static thread_local uint64_t entered;   // the device that this thread prepared for or launched on last

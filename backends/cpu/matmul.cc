@@ -1,7 +1,7 @@
-// matmul on oneDNN's matmul primitive: created at prepare, its memory objects and argument array at bind. Bias,
-// activation, residual and accumulation are post-ops. What no post-op can do (an activation whose argument is kept, or
-// an activation's gradient) is a vectorised pass over a block of rows right after the product of that block, while it
-// lies in the cache.
+// matmul on oneDNN's primitive of that name, or on its inner product, which is the same of one pair of matrices by
+// other kernels: created at prepare, its memory objects and argument array at bind. Bias, activation, residual and
+// accumulation are post-ops. What no post-op can do (an activation whose argument is kept, or an activation's gradient)
+// is a vectorised pass over a block of rows right after the product of that block, while it lies in the cache.
 #include "backends/cpu/matmul.h"
 
 #include <map>
@@ -9,6 +9,7 @@
 
 #include "backends/cpu/onednn.h"
 #include "backends/cpu/parallel.h"
+#include "backends/cpu/ways.h"
 
 namespace switchyard {
 namespace {
@@ -54,12 +55,15 @@ bool HasOwnPass(const sy_matmul_attributes& t) {
          t.activation == SY_ACTIVATION_RELU;
 }
 
+enum class Primitive { kMatmul, kInnerProduct };
+
 class Matmul : public Kernel {
  public:
-  Matmul(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape)
+  Matmul(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape, Primitive primitive)
       : Kernel(request),
         t_(attributes),
         shape_(shape),
+        primitive_(primitive),
         optional_(attributes),
         bias_gradient_(shape, t_.transpose_a, device->threads),
         engine_(device->engine, true) {
@@ -67,14 +71,13 @@ class Matmul : public Kernel {
     product_ = t_.save_preactivation ? 1 : 0;
     // Whole blocks, and the rest.
     block_rows_ = own_pass_ && shape_.batch == 1 && !t_.transpose_a ? std::min(kBlockRows, shape_.m) : shape_.m;
-    block_columns_ = BlockColumns(shape_, t_, inputs[0].dtype);
+    block_columns_ =
+        primitive_ == Primitive::kMatmul ? BlockColumns(shape_, t_, inputs[0].dtype) : std::max<int64_t>(shape_.n, 1);
     ForEachBlock([&](int64_t, int64_t rows, int64_t, int64_t columns) {
       Product& product = products_[{rows, columns}];
-      if (product.desc) return;
-      product.desc = Create(rows, columns);
-      RefuseReference(product.desc);
-      product.primitive = dnnl::matmul(product.desc);
-      scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, product.desc.scratchpad_desc().get_size());
+      if (product.primitive) return;
+      product = Create(rows, columns);
+      scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, product.scratchpad.get_size());
     });
     scratchpad_bytes_ = (scratchpad_bytes_ + 63) / 64 * 64;
     workspace_bytes = scratchpad_bytes_;
@@ -99,8 +102,8 @@ class Matmul : public Kernel {
 
   // A product of some rows and columns; there are a few sizes of them.
   struct Product {
-    dnnl::matmul::primitive_desc desc;
-    dnnl::matmul primitive;
+    dnnl::primitive primitive;
+    memory::desc right, bias, scratchpad;
   };
   struct Block {
     int64_t row, rows;
@@ -134,16 +137,20 @@ class Matmul : public Kernel {
   memory::desc LeftDesc(int64_t rows) const {
     return Matrix(shape_.batch, rows, shape_.k, t_.transpose_a, inputs[0].dtype);
   }
+  // An inner product has (N, K) of weights, and (N) of bias.
   memory::desc RightDesc(int64_t columns) const {
-    return Matrix(shape_.batch, shape_.k, columns, t_.transpose_b, inputs[1].dtype, shape_.n);
+    return primitive_ == Primitive::kMatmul
+               ? Matrix(shape_.batch, shape_.k, columns, t_.transpose_b, inputs[1].dtype, shape_.n)
+               : Matrix(1, columns, shape_.k, !t_.transpose_b, inputs[1].dtype);
   }
   memory::desc ResultDesc(int64_t rows, int64_t columns, sy_dtype dtype) const {
     return Matrix(shape_.batch, rows, columns, false, dtype, shape_.n);
   }
   memory::desc BiasDesc(int64_t columns) const {
-    return shape_.batch == 1
-               ? memory::desc({1, columns}, OneDnnType(inputs[optional_.bias].dtype), memory::format_tag::ab)
-               : memory::desc({1, 1, columns}, OneDnnType(inputs[optional_.bias].dtype), memory::format_tag::abc);
+    memory::dims dims = {1, columns};
+    if (shape_.batch > 1) dims = {1, 1, columns};
+    if (primitive_ == Primitive::kInnerProduct && !BiasIsPostOp()) dims = {columns};
+    return memory::desc(dims, OneDnnType(inputs[optional_.bias].dtype), memory::dims(dims.size(), 1));
   }
   // f(row, rows, column, columns) for every block, all columns of some rows before the next rows.
   template <typename F>
@@ -155,7 +162,7 @@ class Matmul : public Kernel {
   }
   bool BiasIsPostOp() const { return t_.bias && t_.alpha != 1.0f; }
 
-  dnnl::matmul::primitive_desc Create(int64_t rows, int64_t columns) const {
+  Product Create(int64_t rows, int64_t columns) const {
     dnnl::post_ops ops;
     if (t_.alpha != 1.0f) ops.append_eltwise(dnnl::algorithm::eltwise_linear, t_.alpha, 0.0f);
     if (BiasIsPostOp()) ops.append_binary(dnnl::algorithm::binary_add, BiasDesc(columns));
@@ -167,10 +174,23 @@ class Matmul : public Kernel {
     dnnl::primitive_attr attributes;
     attributes.set_post_ops(ops);
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const memory::desc c = ResultDesc(rows, columns, outputs[product_].dtype);
-    if (t_.bias && !BiasIsPostOp())
-      return {engine_, LeftDesc(rows), RightDesc(columns), BiasDesc(columns), c, attributes};
-    return {engine_, LeftDesc(rows), RightDesc(columns), c, attributes};
+    Product product;
+    product.right = RightDesc(columns);
+    const memory::desc left = LeftDesc(rows), c = ResultDesc(rows, columns, outputs[product_].dtype);
+    if (t_.bias) product.bias = BiasDesc(columns);
+    const memory::desc bias = BiasIsPostOp() ? memory::desc() : product.bias;
+    const auto take = [&]<typename Description>(const Description& desc) {
+      RefuseReference(desc);
+      product.primitive = dnnl::primitive(desc.get());
+      product.scratchpad = desc.scratchpad_desc();
+    };
+    if (primitive_ == Primitive::kMatmul) {
+      take(dnnl::matmul::primitive_desc(engine_, left, product.right, bias, c, attributes));
+    } else {
+      take(dnnl::inner_product_forward::primitive_desc(engine_, dnnl::prop_kind::forward_inference, left, product.right,
+                                                       bias, c, attributes));
+    }
+    return product;
   }
 
   void AddBlock(Bound& bound, const Arguments& a, int64_t row, int64_t rows, int64_t column, int64_t columns) const {
@@ -182,15 +202,15 @@ class Matmul : public Kernel {
     };
     const auto at = [](char* base, int64_t element, sy_dtype dtype) { return base + element * DtypeBytes(dtype); };
     add(DNNL_ARG_SRC, LeftDesc(rows), at(a.inputs[0], row * shape_.k, inputs[0].dtype));
-    add(DNNL_ARG_WEIGHTS, RightDesc(columns), at(a.inputs[1], column, inputs[1].dtype));
+    add(DNNL_ARG_WEIGHTS, product.right, at(a.inputs[1], column, inputs[1].dtype));
     add(DNNL_ARG_DST, ResultDesc(rows, columns, outputs[product_].dtype),
         at(a.outputs[product_], row * shape_.n + column, outputs[product_].dtype));
     int post_op = t_.alpha != 1.0f ? 1 : 0;
     if (BiasIsPostOp()) {
-      add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op++) | DNNL_ARG_SRC_1, BiasDesc(columns),
+      add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op++) | DNNL_ARG_SRC_1, product.bias,
           at(a.inputs[optional_.bias], column, inputs[optional_.bias].dtype));
     } else if (t_.bias) {
-      add(DNNL_ARG_BIAS, BiasDesc(columns), at(a.inputs[optional_.bias], column, inputs[optional_.bias].dtype));
+      add(DNNL_ARG_BIAS, product.bias, at(a.inputs[optional_.bias], column, inputs[optional_.bias].dtype));
     }
     if (!own_pass_ && t_.activation != SY_ACTIVATION_NONE && !t_.activation_gradient) ++post_op;
     if (t_.residual) {
@@ -198,10 +218,7 @@ class Matmul : public Kernel {
       add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op) | DNNL_ARG_SRC_1, ResultDesc(rows, columns, dtype),
           at(a.inputs[optional_.residual], row * shape_.n + column, dtype));
     }
-    if (scratchpad_bytes_ > 0) {
-      const memory::desc scratchpad = product.desc.scratchpad_desc();
-      if (scratchpad.get_size() > 0) add(DNNL_ARG_SCRATCHPAD, scratchpad, a.workspace);
-    }
+    if (product.scratchpad.get_size() > 0) add(DNNL_ARG_SCRATCHPAD, product.scratchpad, a.workspace);
     bound.blocks.push_back(std::move(block));
   }
 
@@ -220,6 +237,7 @@ class Matmul : public Kernel {
 
   sy_matmul_attributes t_;
   MatmulShape shape_;
+  Primitive primitive_;
   MatmulInputs optional_;
   MatmulBiasGradient bias_gradient_;
   dnnl::engine engine_;
@@ -286,14 +304,25 @@ KernelPointer PrepareMatmul(const Request& r) {
         !r.RequireElements(r.outputs[1], shape.m, "bias_gradient"))
       return nullptr;
   }
-  if (KernelPointer on_tiles = MakeTileMatmul(r, t, shape)) return on_tiles;
-  if (PrimitiveTakes(r, t)) {
-    if (KernelPointer weight_gradient = MakeWeightGradient(r, t, shape)) return weight_gradient;
+  const auto by = [&](Primitive primitive) -> KernelPointer {
+    if (!PrimitiveTakes(r, t)) return nullptr;
+    if (primitive == Primitive::kInnerProduct &&
+        (shape.batch != 1 || t.transpose_a || shape.m * shape.k * shape.n == 0))
+      return nullptr;
     try {
-      return std::make_unique<Matmul>(r, t, shape);
+      return std::make_unique<Matmul>(r, t, shape, primitive);
     } catch (const dnnl::error&) {  // oneDNN has no own kernel for it on this CPU
+      return nullptr;
     }
-  }
+  };
+  std::vector<Way> ways = {
+      {"tiles", [&] { return MakeTileMatmul(r, t, shape); }},
+      {"weight_gradient", [&] { return PrimitiveTakes(r, t) ? MakeWeightGradient(r, t, shape) : nullptr; }},
+      {"matmul", [&] { return by(Primitive::kMatmul); }},
+      {"inner_product", [&] { return by(Primitive::kInnerProduct); }},
+  };
+  if (a.dtype == SY_F32 && std::max(shape.m, shape.n) > kMostOfWeightGradientInF32) std::swap(ways[1], ways[2]);
+  if (KernelPointer made = FirstOrFastest(r, ways)) return made;
   return MakeConvertedMatmul(r, t, shape);
 }
 

@@ -61,7 +61,8 @@ class MatmulBiasGradient {
 KernelPointer MakeTileMatmul(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape);
 
 // Of what oneDNN's matmul would take, dyᵀ·x of one pair of matrices that are not empty, with nothing but a bias
-// gradient beside it, in f32 with M and N up to 1536; else nullptr.
+// gradient beside it; else nullptr. In f32 that matmul is as fast where M or N is larger than this.
+inline constexpr int64_t kMostOfWeightGradientInF32 = 1536;
 KernelPointer MakeWeightGradient(const Request& request, const sy_matmul_attributes& attributes,
                                  const MatmulShape& shape);
 

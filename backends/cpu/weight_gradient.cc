@@ -104,11 +104,9 @@ class WeightGradient : public Kernel {
 }  // namespace
 
 KernelPointer MakeWeightGradient(const Request& request, const sy_matmul_attributes& t, const MatmulShape& shape) {
-  constexpr int64_t kMostInF32 = 1536;
   const bool alone =
       t.alpha == 1.0f && !t.bias && t.activation == SY_ACTIVATION_NONE && !t.residual && !t.save_preactivation;
-  const bool large = request.inputs[0].dtype == SY_F32 && std::max(shape.m, shape.n) > kMostInF32;
-  if (!alone || large || !t.transpose_a || t.transpose_b || shape.batch != 1 || shape.m * shape.k * shape.n == 0 ||
+  if (!alone || !t.transpose_a || t.transpose_b || shape.batch != 1 || shape.m * shape.k * shape.n == 0 ||
       (request.accumulate[0] && request.outputs[0].dtype != SY_F32))
     return nullptr;
   try {

@@ -93,7 +93,8 @@ std::string GemmProblem::Key() const {
 
 Blas::Blas(const sy_device& device)
     : device_(device),
-      cache_(std::make_unique<TuningCache>(device, std::to_string(BlasLibrary().cublasLtGetVersion()))) {}
+      cache_(
+          std::make_unique<TuningCache>(TuningCacheName(device, std::to_string(BlasLibrary().cublasLtGetVersion())))) {}
 
 std::unique_ptr<Blas> Blas::Open(const sy_device& device, std::string* reason) {
   const BlasFunctions& library = BlasLibrary();

@@ -1,38 +1,13 @@
 #include "backends/cuda/tuning.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <memory>
 #include <vector>
 
 namespace switchyard {
 namespace {
 
 constexpr int kWarmUps = 2, kRuns = 8;
-
-std::string CacheFolder() {
-  if (const char* folder = std::getenv("XDG_CACHE_HOME"); folder && *folder) return std::string(folder) + "/switchyard";
-  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/switchyard";
-  return "";
-}
-
-// Random words of 16 bits with the sign free and the exponent of f16 between 1 and 2, which is one between 1/8 and 2 in
-// bf16 and in f32.
-const std::vector<uint16_t>& Numbers() {
-  static const std::vector<uint16_t> numbers = [] {
-    std::vector<uint16_t> made(size_t{1} << 16);
-    uint32_t state = 1;
-    for (uint16_t& number : made) {
-      state = state * 1664525 + 1013904223;  // Knuth, "The Art of Computer Programming", volume 2, 3.3.4
-      number = static_cast<uint16_t>(state >> 16 & 0x81FF) | 0x3E00;
-    }
-    return made;
-  }();
-  return numbers;
-}
 
 struct TimedEvent {
   const sy_device& device;
@@ -44,50 +19,21 @@ struct TimedEvent {
 
 }  // namespace
 
-// A line of the file: the key, a space, the value.
-TuningCache::TuningCache(const sy_device& device, const std::string& version) {
+std::string TuningCacheName(const sy_device& device, const std::string& version) {
   cudaDeviceProp properties{};
-  const std::string folder = CacheFolder();
-  if (folder.empty() || cudaGetDeviceProperties(&properties, device.index) != cudaSuccess) return;
-  std::string model = properties.name;
-  for (char& c : model)
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-  path_ = Format("%s/cuda-gemm-1-%s-%d-%s", folder.c_str(), model.c_str(), device.sm_count, version.c_str());
-  std::ifstream file(path_);
-  for (std::string line; std::getline(file, line);)
-    if (const size_t space = line.find(' '); space != std::string::npos)
-      values_[line.substr(0, space)] = line.substr(space + 1);
-}
-
-std::optional<std::string> TuningCache::Find(const std::string& key) {
-  const std::lock_guard lock(mutex_);
-  const auto found = values_.find(key);
-  return found == values_.end() ? std::nullopt : std::optional(found->second);
-}
-
-void TuningCache::Keep(const std::string& key, const std::string& value, bool measured) {
-  const std::lock_guard lock(mutex_);
-  values_[key] = value;
-  if (!measured || path_.empty()) return;
-  const std::string line = key + " " + value + "\n";
-  std::error_code ignored;
-  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-  // One short append is one write: ranks that share the file do not tear each other's lines.
-  if (std::FILE* file = std::fopen(path_.c_str(), "a")) {
-    std::fwrite(line.data(), 1, line.size(), file);
-    std::fclose(file);
-  }
+  if (cudaGetDeviceProperties(&properties, device.index) != cudaSuccess) return "";
+  return Format("cuda-gemm-1-%s-%d-%s", properties.name, device.sm_count, version.c_str());
 }
 
 Scratch::~Scratch() {
   if (address_) LogFailure(device_, cudaFree(address_), "cudaFree");
 }
 
-// Filled with Numbers, over and over.
+// Filled with the numbers, over and over.
 sy_status Scratch::Allocate(int64_t wanted, cudaStream_t stream, sy_error* error) {
   const auto bytes = static_cast<size_t>(wanted);
   SY_CUDA(error, cudaMalloc(&address_, bytes));
-  const std::vector<uint16_t>& numbers = Numbers();
+  const std::vector<uint16_t>& numbers = NumbersToMeasureOn();
   size_t filled = std::min(bytes, numbers.size() * sizeof numbers[0]);
   SY_CUDA(error, cudaMemcpyAsync(address_, numbers.data(), filled, cudaMemcpyHostToDevice, stream));
   while (filled < bytes) {

@@ -1,40 +1,24 @@
-// What measuring on the device takes: operands of random numbers, the time of launches, and a cache of the choices that
-// came of it, which lies in the user's cache folder, in a file per GPU model and version of the library that was
-// measured, since they are good for nothing else. Measurements wait for the device, so they are for prepare.
+// What measuring on the device takes: operands of random numbers, the time of launches, and the name of the cache of
+// the choices that came of it. Measurements wait for the device, so they are for prepare.
 #pragma once
 
 #include <functional>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "backends/cuda/kernel.h"
+#include "core/abi/tuning.h"
 
 namespace switchyard {
 
 // Whether times may decide: they may do so differently in another run.
 inline bool Measures(const Request& request) { return request.tuning == SY_TUNING_MEASURE && !request.deterministic; }
 
-// From keys, one word each, to a line of words. Thread-safe.
-class TuningCache {
- public:
-  // `version`: names the library and its version, for the file's name.
-  TuningCache(const sy_device& device, const std::string& version);
-  std::optional<std::string> Find(const std::string& key);
-  // `measured`: also for later processes. A file that cannot be written is no error.
-  void Keep(const std::string& key, const std::string& value, bool measured);
+// A file per GPU model and version of the library that was measured, since choices are good for nothing else; "" where
+// the device does not say what it is.
+std::string TuningCacheName(const sy_device& device, const std::string& version);
 
- private:
-  std::string path_;  // empty: there is no cache folder
-  std::mutex mutex_;
-  std::unordered_map<std::string, std::string> values_;  // guarded by mutex_
-};
-
-// Device memory for a measurement, filled with random numbers of any dtype: a product of zeros takes less power than
-// one of numbers, so that the clock, and with it the choice, may be another.
+// Device memory for a measurement, filled with NumbersToMeasureOn.
 class Scratch {
  public:
   explicit Scratch(const sy_device& device) : device_(device) {}
