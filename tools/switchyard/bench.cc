@@ -34,7 +34,9 @@ StatusOr<Rows> FirstSamples(const Task& task, const Dataset& data, int64_t sampl
 }
 
 // Milliseconds of each of `steps` updates. ahead: on a device that works by itself, as in training: the next batch is
-// copied while an update runs, and a time goes from the end of one update to the end of the next; one more runs before.
+// copied while an update runs, and a time goes from the end of one update to the end of the next, whether Begin waits
+// for the update before its own or, with one that the host computes, for nearly all of its own: so one more runs before
+// and one behind.
 StatusOr<std::vector<double>> TimeSteps(Trainer& trainer, std::span<const std::span<const std::byte>> tensors,
                                         int64_t steps, bool ahead) {
   std::vector<double> ms;
@@ -52,13 +54,12 @@ StatusOr<std::vector<double>> TimeSteps(Trainer& trainer, std::span<const std::s
     return ms;
   }
   SY_RETURN_IF_ERROR(trainer.Begin(tensors));
-  for (int64_t i = 0; i < steps; ++i) {
+  for (int64_t i = 0; i <= steps; ++i) {
     SY_RETURN_IF_ERROR(trainer.Begin(tensors));
-    ended();  // the update begun before this one
+    ended();
   }
-  SY_RETURN_IF_ERROR(trainer.Wait());
-  ended();
   ms.erase(ms.begin());  // of the one before all, whose batch was copied first
+  SY_RETURN_IF_ERROR(trainer.Wait());
   return ms;
 }
 
