@@ -113,25 +113,27 @@ class CpuWays : public testing::Test {
         ASSERT_NEAR(found[o][i], expected[o][i], half ? 0.2 : 2e-4) << "output " << o << ", element " << i;
     }
   }
+  // There are others in that folder.
+  std::vector<std::string> CacheFiles() const {
+    std::vector<std::string> found;
+    if (!std::filesystem::is_directory(folder_.path() + "/switchyard")) return found;
+    for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/switchyard"))
+      if (file.path().filename().string().starts_with("cpu-ways-")) found.push_back(file.path());
+    return found;
+  }
   std::string Cache() const {
-    std::string all;
-    if (!std::filesystem::exists(folder_.path() + "/switchyard")) return all;
-    for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/switchyard")) {
-      std::ostringstream text;
-      text << std::ifstream(file.path()).rdbuf();
-      all += text.str();
-    }
-    return all;
+    std::ostringstream text;
+    for (const std::string& file : CacheFiles()) text << std::ifstream(file).rdbuf();
+    return text.str();
   }
   // As if another way had been the fastest, everywhere.
   void ChooseEverywhere(const std::string& way) const {
-    for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/switchyard")) {
-      std::istringstream lines(Cache());
-      std::set<std::string> keys;
-      for (std::string key, rest; lines >> key && std::getline(lines, rest);) keys.insert(key);
-      std::ofstream changed(file.path());
-      for (const std::string& key : keys) changed << key << ' ' << way << '\n';
-    }
+    std::istringstream lines(Cache());
+    std::set<std::string> keys;
+    for (std::string key, rest; lines >> key && std::getline(lines, rest);) keys.insert(key);
+    ASSERT_EQ(CacheFiles().size(), 1u);
+    std::ofstream changed(CacheFiles()[0]);
+    for (const std::string& key : keys) changed << key << ' ' << way << '\n';
   }
   TemporaryFolder folder_;
 };
