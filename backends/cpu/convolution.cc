@@ -491,7 +491,7 @@ KernelPointer MakeConvolution(const Request& r, Direction direction) {
   const Way primitive = {"convolution", [&] { return MakeByPrimitive(r, direction); }};
   if (!PointConvolution::Takes(r, direction)) return primitive.make();
   std::vector<Way> ways = {primitive, {"matmul", [&] { return PointConvolution::Make(r, direction); }}};
-  if (PointConvolution::Pays(r, direction)) std::swap(ways[0], ways[1]);
+  if (PointConvolution::Pays(r, direction)) std::swap(ways[0], ways[1]);  // the other serves where one cannot be
   return FirstOrFastest(r, ways);
 }
 

@@ -66,12 +66,29 @@ uint64_t MemoryBytes(const sy_instance& instance) {
   return static_cast<uint64_t>(instance.NumberSetting("CPU_MEMORY", static_cast<int64_t>(bytes)));
 }
 
-std::string ProcessorName() {
+// Of the first processor.
+std::string ProcessorField(const std::string& name) {
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos)
-      return line.substr(line.find(": ") + 2);
-  return "processor";
+  for (std::string line; std::getline(file, line);) {
+    const size_t end = line.find_first_of("\t:"), value = line.find(": ");
+    if (value != std::string::npos && line.substr(0, end) == name) return line.substr(value + 2);
+  }
+  return "";
+}
+
+std::string ProcessorName() {
+  const std::string name = ProcessorField("model name");
+  return name.empty() ? "processor" : name;
+}
+
+// What tells processors apart that have one name, as those of virtual machines have.
+std::string ProcessorModel() {
+  std::string text;
+  for (const char* field : {"cpu family", "model", "CPU implementer", "CPU part"}) {
+    const std::string value = ProcessorField(field);
+    if (!value.empty()) text += "-" + value;
+  }
+  return text;
 }
 
 // One device per local rank that shares the machine.
@@ -123,7 +140,9 @@ sy_status Query(sy_instance* instance, int32_t index, sy_device_info* info, sy_e
   std::memcpy(full.uuid, &hash, sizeof hash);
   std::memcpy(full.uuid + 8, &index, sizeof index);
   full.memory_bytes = MemoryBytes(*instance);
-  full.free_bytes = static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  full.free_bytes =
+      std::min(full.memory_bytes,
+               static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
   full.alignment = kAlignment;
   full.address_kind = SY_ADDRESS_HOST;
   full.flags = SY_DEVICE_SHAREABLE | SY_DEVICE_CPU_CORES;
@@ -327,9 +346,9 @@ const sy_memory_ext_v2& MemoryInterface() {
 
 switchyard::TuningCache& sy_device::Choices() const {
   std::call_once(choices_read, [&] {
-    choices = std::make_unique<switchyard::TuningCache>(
-        switchyard::Format("cpu-ways-1-%s-%s-onednn-%s", switchyard::ProcessorName().c_str(), switchyard::Vector().isa,
-                           switchyard::OneDnnVersion().c_str()));
+    choices = std::make_unique<switchyard::TuningCache>(switchyard::Format(
+        "cpu-ways-1-%s%s-%s-onednn-%s", switchyard::ProcessorName().c_str(), switchyard::ProcessorModel().c_str(),
+        switchyard::Vector().isa, switchyard::OneDnnVersion().c_str()));
   });
   return *choices;
 }

@@ -1,5 +1,7 @@
 #include "backends/cpu/ways.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -34,7 +36,7 @@ std::string TensorsText(const std::vector<sy_tensor>& tensors) {
   return text;
 }
 
-// All that a kernel depends on.
+// All that the choice depends on.
 std::string KeyOf(const Request& request) {
   std::string key = Format("%s,%d", request.op, request.device->threads);
   key += TensorsText(request.inputs) + ",to" + TensorsText(request.outputs) + ",";
@@ -49,11 +51,14 @@ struct Free {
 };
 using Memory = std::unique_ptr<char, Free>;
 
+// On huge pages where device memory is, too.
 Memory Operand(uint64_t bytes) {
-  constexpr uint64_t kAlignment = 4096;
-  const uint64_t whole = std::max<uint64_t>(1, (bytes + kAlignment - 1) / kAlignment) * kAlignment;
-  Memory memory(static_cast<char*>(std::aligned_alloc(kAlignment, whole)));
+  constexpr uint64_t kPage = 4096, kHugePage = uint64_t{2} << 20;
+  const uint64_t alignment = bytes >= kHugePage ? kHugePage : kPage;
+  const uint64_t whole = std::max<uint64_t>(1, (bytes + alignment - 1) / alignment) * alignment;
+  Memory memory(static_cast<char*>(std::aligned_alloc(alignment, whole)));
   if (memory == nullptr) throw std::bad_alloc();
+  if (alignment == kHugePage) (void)::madvise(memory.get(), whole, MADV_HUGEPAGE);
   const std::vector<uint16_t>& numbers = NumbersToMeasureOn();
   const uint64_t period = numbers.size() * sizeof numbers[0];
   for (uint64_t at = 0; at < whole; at += period)
@@ -86,6 +91,7 @@ size_t Fastest(const Request& request, const std::vector<KernelPointer>& kernels
 
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<double> least(kernels.size(), kNever);
+  std::vector<bool> failed(kernels.size());
   const auto began = Clock::now();
   for (int round = 0; round < kMostRounds; ++round) {
     if (round >= kLeastRounds && Clock::now() - began > kTime) break;
@@ -94,9 +100,12 @@ size_t Fastest(const Request& request, const std::vector<KernelPointer>& kernels
       const auto start = Clock::now();
       const sy_status status = launch[i](bound[i].get(), nullptr, &ignored);
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-      least[i] = status == SY_OK ? std::min(least[i], seconds) : kNever;
+      least[i] = std::min(least[i], seconds);
+      if (status != SY_OK) failed[i] = true;
     }
   }
+  for (size_t i = 0; i < kernels.size(); ++i)
+    if (failed[i]) least[i] = kNever;
   const auto best = std::min_element(least.begin(), least.end());
   return *best < kPays * least[0] ? static_cast<size_t>(best - least.begin()) : 0;
 }
@@ -105,27 +114,36 @@ size_t Fastest(const Request& request, const std::vector<KernelPointer>& kernels
 
 KernelPointer FirstOrFastest(const Request& request, const std::vector<Way>& ways) {
   if (!MayMeasure(request)) return First(ways);
+  TuningCache& choices = request.device->Choices();
+  const std::string key = KeyOf(request);
+  const auto chosen = [&] { return choices.Find(key).value_or(""); };
+  const std::string known = chosen();
+  for (const Way& way : ways) {
+    if (known != way.name) continue;
+    if (KernelPointer made = way.make()) return made;
+  }
   std::vector<KernelPointer> kernels;
   std::vector<std::string> names;
   for (const Way& way : ways) {  // which may measure others of its own: so before our turn
     KernelPointer made = way.make();
-    if (made == nullptr || made->workspace_bytes > request.workspace_limit) continue;
+    // What was planned with the first way fits with every other.
+    if (made == nullptr || (!kernels.empty() && made->workspace_bytes > kernels[0]->workspace_bytes)) continue;
     kernels.push_back(std::move(made));
     names.push_back(way.name);
   }
-  if (kernels.size() < 2) return kernels.empty() ? First(ways) : std::move(kernels[0]);
-  TuningCache& choices = request.device->Choices();
-  const std::string key = KeyOf(request);
-  const auto chosen = [&]() -> KernelPointer {
-    const auto at = std::find(names.begin(), names.end(), choices.Find(key).value_or(""));
-    return at == names.end() ? nullptr : std::move(kernels[static_cast<size_t>(at - names.begin())]);
-  };
-  if (KernelPointer kernel = chosen()) return kernel;
-  const TuningCache::Turn turn(choices);
-  if (KernelPointer kernel = chosen()) return kernel;
-  const size_t fastest = Fastest(request, kernels);
-  choices.Keep(key, names[fastest], true);
-  return std::move(kernels[fastest]);
+  if (kernels.empty()) return nullptr;
+  size_t best = 0;
+  if (kernels.size() > 1) {
+    const TuningCache::Turn turn(choices);
+    const auto at = std::find(names.begin(), names.end(), chosen());
+    if (at != names.end()) return std::move(kernels[static_cast<size_t>(at - names.begin())]);
+    try {
+      best = Fastest(request, kernels);
+      choices.Keep(key, names[best], true);
+    } catch (const std::bad_alloc&) {  // no memory to measure in
+    }
+  }
+  return std::move(kernels[best]);
 }
 
 }  // namespace switchyard

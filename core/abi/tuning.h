@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include <cctype>
-#include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -75,40 +76,49 @@ class TuningCache {
   }
 
   // For who is about to measure: while it lives, no other process that shares the file has one, and what they had kept
-  // by then is found. So ranks neither disturb each other's measurements nor choose differently.
+  // by then is found. So ranks neither disturb each other's measurements nor choose differently. Who has waited for ten
+  // seconds, more than a measurement takes, goes on without.
   class Turn {
    public:
-    explicit Turn(TuningCache& cache) : file_(cache.path_.empty() ? -1 : cache.Open()) {
-      if (file_ < 0) return;
-      while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
-      }
+    explicit Turn(TuningCache& cache) : file_{cache.path_.empty() ? -1 : cache.Open()} {
+      constexpr int kTries = 1000;
+      for (int i = 0; file_.descriptor >= 0 && i < kTries && ::flock(file_.descriptor, LOCK_EX | LOCK_NB) != 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
       const std::lock_guard lock(cache.mutex_);
       cache.Read();
     }
-    ~Turn() {
-      if (file_ >= 0) ::close(file_);
-    }
-    Turn(const Turn&) = delete;
 
    private:
-    const int file_;
+    struct File {
+      const int descriptor;
+      ~File() {
+        if (descriptor >= 0) ::close(descriptor);
+      }
+    };
+    const File file_;
   };
 
  private:
   int Open() const {  // -1: it cannot be
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-    return ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    return ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   }
-  void Read() {
+  void Read() {  // what was appended since
+    std::error_code missing;
+    if (!std::filesystem::is_regular_file(path_, missing)) return;
     std::ifstream file(path_);
-    for (std::string line; std::getline(file, line);)
+    file.seekg(read_);
+    for (std::string line; std::getline(file, line) && !file.eof();) {
+      read_ += static_cast<std::streamoff>(line.size()) + 1;
       if (const size_t space = line.find(' '); space != std::string::npos)
         values_[line.substr(0, space)] = line.substr(space + 1);
+    }
   }
 
   std::string path_;  // empty: there is none
   std::mutex mutex_;
+  std::streamoff read_ = 0;                              // bytes of the file, guarded by mutex_
   std::unordered_map<std::string, std::string> values_;  // guarded by mutex_; a line is a key, a space, the value
 };
 

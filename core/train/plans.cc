@@ -138,7 +138,8 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   plans.clear();
   KernelOptions kernel_options;
   kernel_options.deterministic = config.deterministic;
-  if (config.kernel_opt) kernel_options.tuning = SY_TUNING_MEASURE;
+  // Ranks that divide layers compute alike what each has whole, and so by the same kernels.
+  if (config.kernel_opt && program.mesh.tensor == 1) kernel_options.tuning = SY_TUNING_MEASURE;
   kernels = std::make_unique<KernelCache>(device, kernel_options);
   if (reference != nullptr) reference_kernels = std::make_unique<KernelCache>(*reference, kernel_options);
   if (host == nullptr) host = reference;
@@ -286,7 +287,9 @@ Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
   SY_ASSIGN_OR_RETURN(Program run,
                       ProgramOf(config, *task, mesh, rank, updates, DeviceTraits::Of(device.info()), evaluation_only));
-  return Compile(config, std::move(run), device, reference, host);
+  TrainConfig unmeasured = config;
+  unmeasured.kernel_opt = false;
+  return Compile(unmeasured, std::move(run), device, reference, host);
 }
 
 std::optional<size_t> TrainingPlans::IndexOf(const std::string& plan) const {

@@ -41,6 +41,10 @@ TEST_F(CpuDevice, FillsNoMoreOfAnOlderStructThanItHolds) {
 
 TEST_F(CpuDevice, RefusesMoreThanItsMemoryAndGoesOn) {
   const Backend small("cpu", {{"CPU_MEMORY", "1000000"}});
+  sy_device_info info{SY_HEADER(sy_device_info)};
+  ASSERT_EQ(small.api().query(small.instance(), 0, &info, nullptr), SY_OK);
+  EXPECT_EQ(info.memory_bytes, 1000000u);
+  EXPECT_LE(info.free_bytes, info.memory_bytes);
   const auto alloc = [&](uint64_t bytes, sy_buffer** buffer) {
     return small.api().alloc(small.device(), bytes, nullptr, buffer, nullptr);
   };

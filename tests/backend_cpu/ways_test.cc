@@ -25,13 +25,18 @@ using Outputs = std::vector<std::vector<double>>;
 
 struct Case {
   Problem problem;
-  bool adds = false;  // to its first output
+  std::set<std::string> ways;  // on every CPU with AVX2
+  bool adds = false;           // to its first output
 };
 
+const std::set<std::string> kProduct = {"matmul", "inner_product"}, kGradient = {"matmul", "weight_gradient"},
+                            kPoint = {"convolution", "matmul"};
+
 template <typename Attributes>
-Case Of(const char* op, const Attributes& attributes, const std::vector<std::vector<int64_t>>& inputs,
-        const std::vector<std::vector<int64_t>>& outputs, sy_dtype dtype = SY_F32, bool adds = false) {
-  Case made{.problem = {.op = op}, .adds = adds};
+Case Of(const std::set<std::string>& ways, const char* op, const Attributes& attributes,
+        const std::vector<std::vector<int64_t>>& inputs, const std::vector<std::vector<int64_t>>& outputs,
+        sy_dtype dtype = SY_F32, bool adds = false) {
+  Case made{.problem = {.op = op}, .ways = ways, .adds = adds};
   const auto* bytes = reinterpret_cast<const uint8_t*>(&attributes);
   made.problem.attributes.assign(bytes, bytes + sizeof attributes);
   std::mt19937 generator(1);
@@ -49,27 +54,33 @@ std::vector<Case> Cases() {
   constexpr int64_t kRows = 600, kK = 96, kN = 200;
   const sy_convolution_attributes point = {.spatial_rank = 2, .stride = {1, 1, 1}, .dilation = {1, 1, 1}, .groups = 1};
   return {
-      Of("matmul", sy_matmul_attributes{.alpha = 1}, {{kRows, kK}, {kK, kN}}, {{kRows, kN}}),
-      Of("matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 1, .bias = 1, .activation = SY_ACTIVATION_GELU},
+      Of(kProduct, "matmul", sy_matmul_attributes{.alpha = 1}, {{kRows, kK}, {kK, kN}}, {{kRows, kN}}),
+      Of(kProduct, "matmul",
+         sy_matmul_attributes{.transpose_b = 1, .alpha = 1, .bias = 1, .activation = SY_ACTIVATION_GELU},
          {{kRows, kK}, {kN, kK}, {kN}}, {{kRows, kN}}),
-      Of("matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 0.5f, .bias = 1, .residual = 1},
+      Of(kProduct, "matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 0.5f, .bias = 1, .residual = 1},
          {{kRows, kK}, {kN, kK}, {kN}, {kRows, kN}}, {{kRows, kN}}),
-      Of("matmul",
+      Of(kProduct, "matmul",
          sy_matmul_attributes{.alpha = 1, .bias = 1, .activation = SY_ACTIVATION_GELU, .save_preactivation = 1},
          {{kRows, kK}, {kK, kN}, {kN}}, {{kRows, kN}, {kRows, kN}}),
-      Of("matmul", sy_matmul_attributes{.alpha = 1}, {{kRows, kK}, {kK, kN}}, {{kRows, kN}}, SY_F32, true),
-      Of("matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1, .bias_gradient = 1}, {{kRows, kK}, {kRows, kN}},
-         {{kK, kN}, {kK}}),
-      Of("matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1}, {{kRows, kK}, {kRows, kN}}, {{kK, kN}}, SY_F32,
-         true),
-      Of("matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1}, {{64, 1600}, {64, 80}}, {{1600, 80}}),
-      Of("matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 1, .bias = 1}, {{kRows, kK}, {kN, kK}, {kN}},
+      Of(kProduct, "matmul",
+         sy_matmul_attributes{.alpha = 1, .activation = SY_ACTIVATION_GELU, .activation_gradient = 1},
+         {{kRows, kK}, {kK, kN}, {kRows, kN}}, {{kRows, kN}}),
+      Of(kProduct, "matmul", sy_matmul_attributes{.alpha = 1}, {{kRows, kK}, {kK, kN}}, {{kRows, kN}}, SY_F32, true),
+      Of(kGradient, "matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1, .bias_gradient = 1},
+         {{kRows, kK}, {kRows, kN}}, {{kK, kN}, {kK}}),
+      Of(kGradient, "matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1}, {{kRows, kK}, {kRows, kN}},
+         {{kK, kN}}, SY_F32, true),
+      Of(kGradient, "matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1}, {{64, 1600}, {64, 80}}, {{1600, 80}}),
+      Of({}, "matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 1, .bias = 1}, {{kRows, kK}, {kN, kK}, {kN}},
          {{kRows, kN}}, SY_BF16),
-      Of("matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1}, {{kRows, kK}, {kRows, kN}}, {{kK, kN}}, SY_BF16),
-      Of("matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 1}, {{3, 40, 24}, {3, 56, 24}}, {{3, 40, 56}}),
-      Of("convolution", point, {{2, 14, 14, 64}, {48, 1, 1, 64}}, {{2, 14, 14, 48}}),
-      Of("convolution_backward_data", point, {{2, 14, 14, 48}, {48, 1, 1, 64}}, {{2, 14, 14, 64}}),
-      Of("convolution_backward_weights", point, {{2, 14, 14, 64}, {2, 14, 14, 48}}, {{48, 1, 1, 64}}),
+      Of({}, "matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1}, {{kRows, kK}, {kRows, kN}}, {{kK, kN}},
+         SY_BF16),
+      Of({"matmul"}, "matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 1}, {{3, 40, 24}, {3, 56, 24}},
+         {{3, 40, 56}}),
+      Of(kPoint, "convolution", point, {{2, 14, 14, 64}, {48, 1, 1, 64}}, {{2, 14, 14, 48}}),
+      Of(kPoint, "convolution_backward_data", point, {{2, 14, 14, 48}, {48, 1, 1, 64}}, {{2, 14, 14, 64}}),
+      Of(kPoint, "convolution_backward_weights", point, {{2, 14, 14, 64}, {2, 14, 14, 48}}, {{48, 1, 1, 64}}),
   };
 }
 
@@ -110,7 +121,7 @@ class CpuWays : public testing::Test {
     for (size_t o = 0; o < expected.size(); ++o) {
       ASSERT_EQ(found[o].size(), expected[o].size());
       for (size_t i = 0; i < expected[o].size(); ++i)
-        ASSERT_NEAR(found[o][i], expected[o][i], half ? 0.2 : 2e-4) << "output " << o << ", element " << i;
+        ASSERT_NEAR(found[o][i], expected[o][i], half ? 1e-3 : 2e-4) << "output " << o << ", element " << i;
     }
   }
   // There are others in that folder.
@@ -151,16 +162,15 @@ TEST_F(CpuWays, AllComputeTheSame) {
     return std::count(all.begin(), all.end(), '\n');
   };
   EXPECT_GE(lines(), 12) << Cache();
-  for (const char* way : {"tiles", "weight_gradient", "matmul", "inner_product", "convolution"}) {
-    ChooseEverywhere(way);
-    const auto before = lines();
+  for (const char* way : {"tiles", "weight_gradient", "matmul", "inner_product", "convolution", "unheard_of"}) {
     for (size_t i = 0; i < cases.size(); ++i) {
       SCOPED_TRACE(testing::Message() << way << ", case " << i);
+      ChooseEverywhere(way);
+      const auto before = lines();
       ExpectAlike(cases[i], Tuned(cases[i]), expected[i]);
-    }
-    // What cannot be done so was measured again.
-    if (std::string(way) != "tiles") {
-      EXPECT_LT(lines(), 2 * before) << "nothing was done by " << way;
+      if (cases[i].ways.contains(way)) {
+        EXPECT_EQ(lines(), before) << "another was measured in its place";
+      }
     }
   }
 }
@@ -186,7 +196,7 @@ TEST_F(CpuWays, AreNotMeasuredWhereBitsAreToRepeat) {
   EXPECT_EQ(Cache(), "");
 }
 
-TEST_F(CpuWays, AreMeasuredWithoutAFolderToKeepThem) {
+TEST_F(CpuWays, NeedNoFolderToBeKeptIn) {
   const Case given = Cases()[0];
   const Outputs expected = Default(given);
   std::ofstream(folder_.path() + "/switchyard") << "a file where the folder should be";

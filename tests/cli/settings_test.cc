@@ -1,5 +1,7 @@
 // Settings as a user gives them: where each value comes from, what one of them changes, what two that exclude each
 // other do, and files of before.
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -223,6 +225,23 @@ TEST_F(RunSettings, MeasuredKernelsNeedNotRepeat) {
   ExpectSuccess(Run(SmallTraining()));
   ExpectShown("train --device=cpu --epochs=5 --resume=run/mlp/shapes/a/run --kernel-opt",
               {{"deterministic", {"false", "default: --kernel_opt"}}});
+}
+
+// Not those that are only planned, which may be larger than this machine.
+TEST_F(RunSettings, KernelsOfRunsAloneAreMeasured) {
+  const auto measured = [&] {
+    const std::string folder = In("cache/switchyard");
+    return std::filesystem::exists(folder) &&
+           std::any_of(std::filesystem::directory_iterator(folder), {},
+                       [](const auto& file) { return file.path().filename().string().starts_with("cpu-ways-"); });
+  };
+  ExpectSuccess(Run("explain --model=mlp --dataset=shapes --device=cpu --kernel_opt"));
+  EXPECT_FALSE(measured());
+  ExpectSuccess(Run(SmallTraining("--kernel_opt --deterministic")), {"--kernel_opt has no effect"});
+  EXPECT_FALSE(measured());
+  std::filesystem::remove_all(In("run"));
+  ExpectSuccess(Run(SmallTraining("--kernel_opt")));
+  EXPECT_TRUE(measured());
 }
 
 TEST_F(RunSettings, WordsOfPythonAreUnderstood) {
@@ -462,7 +481,8 @@ TEST_F(RunSettings, ARunWithoutARateStaysOne) {
   ExpectSuccess(Run(SmallTraining("--lr=0 --min_lr=0")), {"adamw, lr 0,"});
   ExpectSuccess(Run("train --device=cpu --epochs=5 --resume=run/mlp/shapes/a/run"), {"adamw, lr 0,"});
   std::ofstream(In("c.json")) << R"({"lr": 0, "min_lr": 0})";
-  ExpectShown("train --model=vit_micro --dataset=shapes --config=c.json", {{"lr", {"0", "config file: --config=c.json"}}});
+  ExpectShown("train --model=vit_micro --dataset=shapes --config=c.json",
+              {{"lr", {"0", "config file: --config=c.json"}}});
 }
 
 TEST_F(RunSettings, WhatAnEvaluationDoesNotReadIsSaid) {

@@ -108,6 +108,19 @@ TEST(WithoutEffect, IsTheFilterOfTrainingWhereNothingIsResizedAtRandom) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen), IsEmpty());
 }
 
+TEST(WithoutEffect, IsMeasuringWhereBitsMustBeThoseOfAnotherRank) {
+  const std::vector<std::string> chosen = {"kernel_opt"};
+  TrainConfig c = Augmented("crop");
+  c.kernel_opt = true;
+  c.deterministic = false;
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen), IsEmpty());
+  c.tp = 2;
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen), UnorderedElementsAre("kernel_opt"));
+  c.tp = 1;
+  c.deterministic = true;
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen), UnorderedElementsAre("kernel_opt"));
+}
+
 TEST(WithoutEffect, AreSettingsOfRanksWithOne) {
   const std::set<std::string> chosen = {"allreduce_dtype", "grad_predivide", "delay_allreduce", "broadcast_buffers"};
   const TrainConfig c = Augmented("crop");

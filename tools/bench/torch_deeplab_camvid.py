@@ -3,10 +3,11 @@
 The model is that of ../fixtures/record_convolutional.py (torchvision's parts, the decoder of the paper) with narrower
 widths. Pictures are treated as core/data/mask_transforms.h says: scaled to the input, which has their proportions,
 times a random factor from 0.5 to 2, cropped at random with the mean colour and ignored labels around them, mirrored
-half of the time. The ranks of the other run are emulated: each takes its share of a batch, with batch norms of its own;
-the loss is the mean over the counted pixels of all shares (--mean_per_rank: the average of each one's own mean, as
-DistributedDataParallel gives); running statistics are the first rank's, which that gives to all. Prints one JSON object: mean IoU and pixel accuracy of the validation pictures
-after each epoch, seconds of training, the configuration and the versions.
+half of the time. The ranks of the other run are emulated: each takes its share of a batch, with batch norms of its own,
+and evaluation has the running statistics of the first, which DistributedDataParallel gives to all. The loss is the mean
+over the counted pixels of all shares, as ours is; with --mean_per_rank, as DistributedDataParallel makes it, the
+average of each share's own mean. Prints one JSON object: mean IoU and pixel accuracy of the validation pictures after
+each epoch, seconds of training, the configuration and the versions.
 
   SWITCHYARD_DATA=... python torch_deeplab_camvid.py [--epochs=60 --batch=8 --ranks=2 --threads=2 --seed=42 ...]
 """

@@ -33,10 +33,10 @@ StatusOr<Rows> FirstSamples(const Task& task, const Dataset& data, int64_t sampl
   return tensors;
 }
 
-// Milliseconds of each of `steps` updates. ahead: on a device that works by itself, as in training: the next batch is
-// copied while an update runs, and a time goes from the end of one update to the end of the next, whether Begin waits
-// for the update before its own or, with one that the host computes, for nearly all of its own: so one more runs before
-// and one behind.
+// Milliseconds of each of `steps` updates. ahead: as in training on a device that works by itself, where an update is
+// begun while the one before it runs. Begin returns when that one has ended or, where the host computes a part of
+// updates, when its own nearly has: in both cases it takes an update from one return to the next. One more runs before
+// those that are timed, and one behind them.
 StatusOr<std::vector<double>> TimeSteps(Trainer& trainer, std::span<const std::span<const std::byte>> tensors,
                                         int64_t steps, bool ahead) {
   std::vector<double> ms;
