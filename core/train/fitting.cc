@@ -125,6 +125,7 @@ std::string FlagsOfChange(const TrainConfig& from, const TrainConfig& to) {
   add("recompute", from.recompute, to.recompute);
   add("zero", from.zero, to.zero);
   add("offload", from.offload, to.offload);
+  add("bucket_mb", from.bucket_mb.value_or(0), to.bucket_mb.value_or(0));
   return flags;
 }
 
@@ -182,6 +183,11 @@ std::vector<std::vector<Way>> WaysToSave(const TrainConfig& config, const World&
   };
   if (offloads && world.mesh.data > 1) share_and_offload(world.mesh);
   with_each_stage(least, world.mesh);
+  for (const double bucket_mb : kSmallerBucketsMb) {
+    if (config.bucket_mb) break;
+    least.bucket_mb = bucket_mb;
+    with_each_stage(least, world.mesh);
+  }
   Mesh twice = world.mesh;
   twice.data *= 2;
   twice.nodes.clear();

@@ -36,6 +36,10 @@ Status LeaveRoomForPlans(World& world, const TrainingPlans& plans);
 Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model, World& world,
                          const TrainingPlans& plans, int64_t updates, bool evaluation_only);
 
+// Sizes of --bucket_mb that are tried where nothing else fits: buckets lie in memory while they are summed and
+// gathered.
+inline constexpr double kSmallerBucketsMb[] = {5, 0.5};
+
 // What batches are multiples of: with --sp the ranks that share a model divide the samples, mixup and cutmix pair them.
 int BatchUnit(const TrainConfig& config);
 

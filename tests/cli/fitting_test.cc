@@ -100,6 +100,21 @@ TEST_F(Fitting, SearchFindsTheWaysThatFitIntoMemory) {
   ExpectSuccess(Run(given + "--device_memory=1MB"), {"of 1.0 MB, too large"});
 }
 
+// Of a model that is a few buckets large; what is found trains within the limit.
+TEST_F(Fitting, SmallerBucketsAreFoundWhereNothingElseFits) {
+  const std::string model =
+      "--device=null --model=vit_micro --depth=6 --width=128 --heads=4 --dataset=synthetic --train_size=32 "
+      "--validation_size=4 --steps=1 --memory_limit=7MiB --batch_size=1 --accumulation=4 ";
+  const CommandResult found = Run("explain --search --world=2 --tp=1 --pp=1 " + model);
+  ExpectSuccess(found, {" --bucket_mb="});
+  ExpectRefused(Run("explain --search --world=2 --tp=1 --pp=1 --bucket_mb=50 " + model), {"none of", "fits into"});
+  const auto train = [&](const std::string& more) {
+    return Run("train " + model + " --recompute=blocks --zero=3 --offload=all " + more, Start::kLaunch);
+  };
+  ExpectRefused(train(""), {"--bucket_mb=0.5 would fit"});
+  ExpectSuccess(train("--bucket_mb=0.5"));
+}
+
 // Where no way to share a model over the ranks fits, one that leaves parameters in host memory does, and trains in it.
 TEST_F(Fitting, SearchOffloadsWhatFitsNoOtherWay) {
   const std::string model =

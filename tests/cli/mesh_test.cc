@@ -76,7 +76,7 @@ TEST_F(MeshCommands, ExplainTellsOfEachStageAndEachAxis) {
 // trains, and within a byte less does not.
 TEST_F(MeshCommands, ExplainTellsOfTheRankThatTakesTheMostMemory) {
   const std::string run =
-      "--dataset=shapes --train_size=512 --validation_size=64 --steps=1 --augmentation=none "
+      "--dataset=shapes --train_size=512 --validation_size=64 --steps=1 --augmentation=none --bucket_mb=50 "
       "--device=cpu --memory_limit=";
   struct Case {
     std::string flags;

@@ -227,6 +227,15 @@ TEST_F(RunSettings, MeasuredKernelsNeedNotRepeat) {
               {{"deterministic", {"false", "default: --kernel_opt"}}});
 }
 
+// As in Gemini.
+TEST_F(RunSettings, AShareOfParametersAsksForDividingThem) {
+  const std::string run = "train --dataset=shapes --device=cpu ";
+  ExpectShown(run + "--shard_param_frac=0.5", {{"zero", {"3", "default: --shard_param_frac"}}});
+  ExpectShown(run + "--shard_param_frac=0", {{"zero", {"2", "default: --shard_param_frac"}}});
+  ExpectShown(run + "--shard_param_frac=0.5 --zero=1", {{"zero", {"1", "flag"}}});
+  ExpectShown(run, {{"zero", {"0", "default"}}});
+}
+
 // Not those that are only planned, which may be larger than this machine.
 TEST_F(RunSettings, KernelsOfRunsAloneAreMeasured) {
   const auto measured = [&] {

@@ -136,7 +136,7 @@ Status ExplainCommand(const CommandLine& line) {
   if (world < 1 || world > kMostRanks)
     return InvalidArgument("--world: expected 1 to {} ranks, found {}", kMostRanks, world);
   if (const TrainConfig asked = ConfigOf(line.settings); !stated) {
-    if (asked.dp) world = *asked.dp * asked.tp * asked.pp;
+    world = asked.dp.value_or(1) * asked.tp * asked.pp;
     if (asked.mode == "dp" && asked.devices) world = *asked.devices;
   }
   SY_ASSIGN_OR_RETURN(const auto data, NamedData(line.settings));

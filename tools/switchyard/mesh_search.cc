@@ -102,6 +102,7 @@ std::string FlagsOf(const MeshChoice& d) {
   if (d.micro_batches > 1) flags += fmt::format(" --accumulation={}", d.micro_batches);
   if (d.recompute != "none") flags += " --recompute=" + d.recompute;
   if (d.offload != "none") flags += " --offload=" + d.offload;
+  if (d.bucket_mb) flags += fmt::format(" --bucket_mb={}", *d.bucket_mb);
   return flags;
 }
 
@@ -120,6 +121,7 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
     c.tp = d->tensor, c.pp = d->pipeline, c.sp = d->sequence, c.zero = d->zero;
     c.recompute = d->recompute;
     c.offload = d->offload;
+    if (d->bucket_mb) c.bucket_mb = d->bucket_mb;
     c.batch_size = static_cast<int>(d->batch_size);
     c.accumulation = static_cast<int>(d->micro_batches);
     const Mesh mesh = {.data = d->data, .pipeline = d->pipeline, .tensor = d->tensor};
@@ -163,13 +165,26 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
     }
     return OkStatus();
   };
-  for (const std::string& offload : OffloadsOf(given, config, *here.device)) {
-    if (!search.fitting.empty()) break;
+  const auto try_combinations = [&](const std::string& offload, std::optional<double> bucket_mb) -> Status {
     search.refused = search.too_large = 0;
     for (MeshChoice combination : Combinations(given, config, ranks)) {
       combination.offload = offload;
+      combination.bucket_mb = bucket_mb;
       SY_RETURN_IF_ERROR(try_combination(combination));
     }
+    return OkStatus();
+  };
+  const std::vector<std::string> offloads = OffloadsOf(given, config, *here.device);
+  for (const std::string& offload : offloads) {
+    if (search.fitting.empty()) SY_RETURN_IF_ERROR(try_combinations(offload, {}));
+  }
+  // Buckets of a model that is only a few of them large are much of what it takes; smaller ones do not make an eighth
+  // of that.
+  constexpr double kMostSaved = 8;
+  for (const double bucket_mb : kSmallerBucketsMb) {
+    const auto near = [&] { return static_cast<double>(search.smallest->cost.bytes) <= kMostSaved * available; };
+    if (search.fitting.empty() && !given.IsGiven("bucket_mb") && search.smallest && near())
+      SY_RETURN_IF_ERROR(try_combinations(offloads.back(), bucket_mb));
   }
   if (search.fitting.empty() && !search.smallest) return refusal;
   const auto key = [](const MeshChoice& d) {
@@ -248,6 +263,7 @@ nlohmann::ordered_json JsonOf(const MeshSearch& search) {
                     {"wire_bytes", d.cost.wire_bytes},
                     {"wire_bytes_between_nodes", d.cost.wire_bytes_between_nodes},
                     {"bubble", d.cost.bubble}});
+    if (d.bucket_mb) ways.back()["bucket_mb"] = *d.bucket_mb;
     if (d.cost.most_seconds > 0) {
       ways.back()["least_ms"] = 1e3 * d.cost.least_seconds;
       ways.back()["most_ms"] = 1e3 * d.cost.most_seconds;

@@ -23,6 +23,7 @@ struct MeshChoice {
   int zero = 0;
   std::string recompute = "none", offload = "none";
   int64_t batch_size = 1, micro_batches = 1;  // of a rank
+  std::optional<double> bucket_mb;            // where larger ones do not fit; else the run's own
   UpdateCost cost;
 };
 
@@ -31,7 +32,7 @@ struct MeshSearch {
   int ranks = 1;
   double available = 0;                // bytes
   std::vector<MeshChoice> fitting;     // by most_seconds where rates are stated, else by work, waiting and traffic
-  int refused = 0, too_large = 0;      // combinations, with the last --offload that was tried: by a pass, by memory
+  int refused = 0, too_large = 0;      // combinations, of the last --offload and --bucket_mb that were tried
   std::optional<MeshChoice> smallest;  // of those that are too large
 };
 

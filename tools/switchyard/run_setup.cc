@@ -266,7 +266,10 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
     if (info.family->data == Content::kLabelledImages && *setup.settings.Get<float>(mixing) > 0)
       setup.settings.Fill("label_smoothing", 0.1, Origin::kDefault, std::string("--") + mixing);
   }
-  // As in Gemini, a share of what is offloaded asks for that.
+  // As in Gemini, a share of what is divided or offloaded asks for that.
+  if (setup.settings.IsGiven("shard_param_frac") && !setup.settings.IsGiven("zero"))
+    setup.settings.Replace("zero", *setup.settings.Get<float>("shard_param_frac") > 0 ? 3 : 2, Origin::kDefault,
+                           "--shard_param_frac");
   const auto asks = [&](const char* share) {
     return setup.settings.IsGiven(share) && *setup.settings.Get<float>(share) > 0;
   };
