@@ -73,7 +73,8 @@ KernelPointer First(const std::vector<Way>& ways) {
 }
 
 // Which of the kernels is the fastest, the first where none is by more than the machine's own variation; each in turn
-// on the same operands, so that what else the machine does meets all of them. A kernel that fails is never chosen.
+// on the same operands, so that what else the machine does meets all of them. One that fails is not
+// chosen, unless all do.
 size_t Fastest(const Request& request, const std::vector<KernelPointer>& kernels) {
   std::vector<Memory> operands;
   Arguments arguments;
