@@ -46,17 +46,17 @@ std::string KeyOf(const Request& request) {
   return key;
 }
 
-struct Free {
+struct FreeOperand {
   void operator()(char* memory) const { std::free(memory); }
 };
-using Memory = std::unique_ptr<char, Free>;
+using OperandMemory = std::unique_ptr<char, FreeOperand>;
 
 // On huge pages where device memory is, too.
-Memory Operand(uint64_t bytes) {
+OperandMemory Operand(uint64_t bytes) {
   constexpr uint64_t kPage = 4096, kHugePage = uint64_t{2} << 20;
   const uint64_t alignment = bytes >= kHugePage ? kHugePage : kPage;
   const uint64_t whole = std::max<uint64_t>(1, (bytes + alignment - 1) / alignment) * alignment;
-  Memory memory(static_cast<char*>(std::aligned_alloc(alignment, whole)));
+  OperandMemory memory(static_cast<char*>(std::aligned_alloc(alignment, whole)));
   if (memory == nullptr) throw std::bad_alloc();
   if (alignment == kHugePage) (void)::madvise(memory.get(), whole, MADV_HUGEPAGE);
   const std::vector<uint16_t>& numbers = NumbersToMeasureOn();
@@ -76,7 +76,7 @@ KernelPointer First(const std::vector<Way>& ways) {
 // on the same operands, so that what else the machine does meets all of them. One that fails is not
 // chosen, unless all do.
 size_t Fastest(const Request& request, const std::vector<KernelPointer>& kernels) {
-  std::vector<Memory> operands;
+  std::vector<OperandMemory> operands;
   Arguments arguments;
   for (const auto& [tensors, addresses] :
        {std::pair(&request.inputs, &arguments.inputs), {&request.outputs, &arguments.outputs}}) {
