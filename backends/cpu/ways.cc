@@ -18,9 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kLeastRounds = 3, kMostRounds = 15;
-constexpr auto kTime = std::chrono::milliseconds(40);  // for all ways together, after the least rounds
-constexpr double kPays = 0.98;  // of the first way's time: what is less than that is the machine's own variation
+constexpr int kLeastRounds = 5, kMostRounds = 25;
+constexpr auto kTime = std::chrono::milliseconds(100);  // for all ways together, after the least rounds
+constexpr double kPays = 0.95;  // of the first way's time: what is less than that is the machine's own variation
 
 bool MayMeasure(const Request& request) {
   return request.tuning >= SY_TUNING_MEASURE && request.determinism == SY_DETERMINISM_ANY;
@@ -73,8 +73,8 @@ KernelPointer First(const std::vector<Way>& ways) {
 }
 
 // Which of the kernels is the fastest, the first where none is by more than the machine's own variation; each in turn
-// on the same operands, so that what else the machine does meets all of them. One that fails is not
-// chosen, unless all do.
+// on the same operands, so that what else the machine does meets all of them. One that fails
+// is not chosen, unless all do.
 size_t Fastest(const Request& request, const std::vector<KernelPointer>& kernels) {
   std::vector<OperandMemory> operands;
   Arguments arguments;

@@ -77,7 +77,7 @@ class TuningCache {
 
   // For who is about to measure: while it lives, no other process that shares the file has one, and what they had kept
   // by then is found. So ranks neither disturb each other's measurements nor choose differently. Who has waited for ten
-  // seconds, more than a measurement takes, goes on without.
+  // seconds goes on without, so that a stopped process holds up nobody.
   class Turn {
    public:
     explicit Turn(TuningCache& cache) : file_{cache.path_.empty() ? -1 : cache.Open()} {

@@ -76,8 +76,8 @@ struct TrainingPlans {
   struct Deciding;
   static StatusOr<Deciding> DecidingReplica(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
                                             int64_t updates, World& here, double available, int replicas);
-  // Those of `rank` alone, to know their sizes: nobody runs them, so nothing is measured for --kernel_opt. A kernel
-  // that is chosen so takes no more workspace on cpu than these, and may on cuda.
+  // Those of `rank` alone, to know their sizes: nobody runs them, so nothing is measured for --kernel_opt. A
+  // measured kernel takes no more workspace than these on cpu; on cuda it may.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
                     Device& device, Device* reference, bool evaluation_only = false, Device* host = nullptr);
   std::optional<size_t> IndexOf(const std::string& plan) const;

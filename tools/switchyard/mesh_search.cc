@@ -178,8 +178,8 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
   for (const std::string& offload : offloads) {
     if (search.fitting.empty()) SY_RETURN_IF_ERROR(try_combinations(offload, {}));
   }
-  // Buckets of a model that is only a few of them large are much of what it takes; smaller ones do not make an eighth
-  // of that.
+  // Buckets of a model that is only a few of them large are much of what it takes. They are not tried where even the
+  // smallest way takes several times what there is, since that doubles or triples the search.
   constexpr double kMostSaved = 8;
   for (const double bucket_mb : kSmallerBucketsMb) {
     const auto near = [&] { return static_cast<double>(search.smallest->cost.bytes) <= kMostSaved * available; };
