@@ -146,7 +146,7 @@ struct Instance::Impl {
   Status FinishHostCalls();
   Status FinishApart(const BoundStep& step);
   Status RunDebugged(const Stream& compute);
-  void AwaitReader(std::span<const BoundStep> writers);
+  void KeepForReader(std::span<const BoundStep> writers);
   Status RunStep(const BoundStep& step, const Stream& compute);
   Status RunGroup(const CollectiveGroup& group);
   Status WaitFor(int earlier, const Stream& stream);

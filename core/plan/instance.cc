@@ -58,7 +58,7 @@ Status Instance::Run(const Stream& stream) {
     // What a replay sends passes no call of the communicators, which would look.
     for (const auto& [communicator, bytes] : impl.sent_by_replay) SY_RETURN_IF_ERROR(communicator->health());
     const Device& device = *impl.plan->device;
-    impl.AwaitReader(impl.steps);
+    impl.KeepForReader(impl.steps);
     const sy_status status = device.capture()->launch(device.handle(), impl.whole, stream.handle(), &impl.error);
     if (status != SY_OK) return FromAbi(status, impl.error, "replaying the captured run");
     for (const auto& [communicator, bytes] : impl.sent_by_replay) communicator->CountSent(bytes);
@@ -125,7 +125,7 @@ Status Instance::Impl::RunSteps(const Stream& compute) {
       continue;
     }
     if (!first.waits.empty()) SY_RETURN_IF_ERROR(WaitFor(first.waits, compute));
-    AwaitReader(std::span(steps).subspan(i, segments[next].end - i));
+    KeepForReader(std::span(steps).subspan(i, segments[next].end - i));
     const sy_status status =
         plan->device->capture()->launch(plan->device->handle(), segments[next].graph, compute.handle(), &error);
     if (status != SY_OK) return Failed(first.node, FromAbi(status, error, "replaying a captured segment"));
@@ -135,16 +135,16 @@ Status Instance::Impl::RunSteps(const Stream& compute) {
   return OkStatus();
 }
 
-// Until whoever reads the state beside this run is past what `writers` write.
-void Instance::Impl::AwaitReader(std::span<const BoundStep> writers) {
+// Lets whoever reads the state beside this run keep what `writers` write.
+void Instance::Impl::KeepForReader(std::span<const BoundStep> writers) {
   StateReading& reading = memory->state_reading();
   if (!reading.reads()) return;
-  for (const BoundStep& step : writers) reading.Await(step.writes_state_until);
+  for (const BoundStep& step : writers) reading.AboutToWrite(step.writes_state_until);
 }
 
 // What it waits for, the step and its event.
 Status Instance::Impl::RunStep(const BoundStep& step, const Stream& compute) {
-  AwaitReader({&step, 1});
+  KeepForReader({&step, 1});
   if (step.way == BoundStep::Way::kOnHost) {
     host_thread->Start(*step.host_call);
     return OkStatus();
@@ -180,7 +180,7 @@ Status Instance::Impl::RunStep(const BoundStep& step, const Stream& compute) {
 
 // What they wait for, all of them at once, and their events, which a group that is still open would be behind.
 Status Instance::Impl::RunGroup(const CollectiveGroup& group) {
-  AwaitReader(std::span(steps).subspan(group.begin, group.end - group.begin));
+  KeepForReader(std::span(steps).subspan(group.begin, group.end - group.begin));
   for (size_t i = group.begin; i < group.end; ++i)
     SY_RETURN_IF_ERROR(WaitFor(steps[i].waits, CommunicationOf(steps[i])));
   if (const Status status = Communicator::LaunchTogether(group.calls); !status.ok())

@@ -145,7 +145,7 @@ class Memory {
   bool TakesConstantsOf(const Kernel* kernel) { return constants_.insert(kernel).second; }
   uint64_t allocated_bytes() const;                         // of the device and of a collective
   uint64_t host_allocated_bytes() const;                    // of the host
-  StateReading& state_reading() { return state_reading_; }  // steps and uploads wait for it
+  StateReading& state_reading() { return state_reading_; }  // told by steps and uploads before they write
   // Host copies of named places (they wait).
   Status Upload(const std::string& name, const void* data, uint64_t bytes);
   Status Download(const std::string& name, void* data, uint64_t bytes, int slot = 0) const;

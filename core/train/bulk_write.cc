@@ -1,10 +1,11 @@
 // WritePieces of file_calls.h: a checkpoint's bytes on their way past the page cache. A copy into the cache costs
 // several times what the disk's own access to memory does, and pushes out of it the data that the run reads.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -18,6 +19,8 @@ namespace {
 constexpr size_t kBlock = 4096;
 constexpr size_t kChunk = size_t{4} << 20;  // bytes of a write, from which on a disk is as fast as it gets
 constexpr size_t kHugePage = size_t{2} << 20;
+// What is read at once: it stays in the core's own cache while it is summed up and copied.
+constexpr size_t kPart = size_t{256} << 10;
 
 struct Free {
   void operator()(std::byte* memory) const { std::free(memory); }
@@ -31,58 +34,76 @@ Chunk NewChunk() {
   return chunk;
 }
 
-// Whole blocks past the page cache, by way of a chunk: tensors do not lie in memory as blocks do in the file.
-class DirectWriter {
+// Collects pieces in memory and writes it whenever it is full.
+class BlockWriter {
  public:
-  DirectWriter(int descriptor, const std::string& path, Chunk chunk)
-      : descriptor_(descriptor), path_(path), chunk_(std::move(chunk)) {}
+  BlockWriter(int descriptor, const std::string& path, std::span<std::byte> memory)
+      : descriptor_(descriptor), path_(path), memory_(memory) {}
 
-  Status Write(ByteView piece) {
-    while (!piece.empty()) {
-      const size_t bytes = std::min(piece.size(), kChunk - filled_);
-      std::memcpy(chunk_.get() + filled_, piece.data(), bytes);
-      filled_ += bytes;
-      piece = piece.subspan(bytes);
-      if (filled_ == kChunk) SY_RETURN_IF_ERROR(Flush());
+  Status Write(const Pieces::Piece& piece) {
+    for (size_t begin = 0; begin < piece.bytes;) {
+      const std::span<std::byte> to =
+          memory_.subspan(filled_, std::min({piece.bytes - begin, kPart, memory_.size() - filled_}));
+      SY_RETURN_IF_ERROR(piece.read(begin, to));
+      begin += to.size();
+      filled_ += to.size();
+      if (filled_ == memory_.size()) SY_RETURN_IF_ERROR(Flush());
     }
     return OkStatus();
   }
 
+  // The last bytes, which fill no block, go through the page cache.
   Status Finish() {
-    const size_t rest = filled_ % kBlock;  // which fills no block
+    const size_t rest = filled_ % kBlock;
     filled_ -= rest;
-    const ByteView last(chunk_.get() + filled_, rest);
+    const ByteView last(memory_.data() + filled_, rest);
     SY_RETURN_IF_ERROR(Flush());
     SetDirect(descriptor_, false);
     return WriteAll(descriptor_, path_, last);
   }
 
  private:
-  Status Flush() { return WriteAll(descriptor_, path_, {chunk_.get(), std::exchange(filled_, 0)}); }
+  Status Flush() { return WriteAll(descriptor_, path_, memory_.first(std::exchange(filled_, 0))); }
 
   const int descriptor_;
   const std::string& path_;
-  const Chunk chunk_;
+  const std::span<std::byte> memory_;
   size_t filled_ = 0;
 };
+
+Status Zeros(size_t /*begin*/, std::span<std::byte> to) {
+  std::fill(to.begin(), to.end(), std::byte{0});
+  return OkStatus();
+}
 
 }  // namespace
 
 Pieces PiecesOf(const std::vector<ByteView>& views) {
-  Pieces pieces{.count = views.size(), .piece = [&views](size_t i) -> StatusOr<ByteView> { return views[i]; }};
-  for (const ByteView view : views) pieces.bytes += view.size();
+  Pieces pieces;
+  for (const ByteView view : views) {
+    const auto read = [view](size_t begin, std::span<std::byte> to) {
+      std::copy_n(view.begin() + static_cast<ptrdiff_t>(begin), to.size(), to.begin());
+      return OkStatus();
+    };
+    pieces.pieces.push_back({view.size(), read});
+  }
   return pieces;
 }
 
 Status WritePieces(int descriptor, const std::string& path, const Pieces& pieces) {
-  Chunk chunk = pieces.bytes < kChunk ? Chunk() : NewChunk();
-  const bool direct = chunk != nullptr && SetDirect(descriptor, true);
-  DirectWriter writer(descriptor, path, std::move(chunk));
-  for (size_t i = 0; i < pieces.count; ++i) {
-    SY_ASSIGN_OR_RETURN(const ByteView piece, pieces.piece(i));
-    SY_RETURN_IF_ERROR(direct ? writer.Write(piece) : WriteAll(descriptor, path, piece));
-  }
-  return direct ? writer.Finish() : OkStatus();
+  size_t bytes = pieces.head_bytes;
+  for (const Pieces::Piece& piece : pieces.pieces) bytes += piece.bytes;
+  const Chunk chunk = bytes < kChunk ? Chunk() : NewChunk();
+  std::vector<std::byte> few;
+  if (chunk == nullptr) few.resize(std::min(bytes, kPart));
+  if (chunk != nullptr) SetDirect(descriptor, true);
+  BlockWriter writer(descriptor, path, chunk == nullptr ? std::span(few) : std::span(chunk.get(), kChunk));
+  SY_RETURN_IF_ERROR(writer.Write({pieces.head_bytes, Zeros}));
+  for (const Pieces::Piece& piece : pieces.pieces) SY_RETURN_IF_ERROR(writer.Write(piece));
+  SY_RETURN_IF_ERROR(writer.Finish());
+  if (pieces.head_bytes == 0) return OkStatus();
+  if (::lseek(descriptor, 0, SEEK_SET) != 0) return FileError("seek", path, errno);
+  return WriteAll(descriptor, path, BytesOf(pieces.head()));
 }
 
 }  // namespace switchyard

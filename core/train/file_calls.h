@@ -44,16 +44,22 @@ inline ByteView BytesOf(const std::string& text) { return std::as_bytes(std::spa
 int OpenAt(int folder, const std::string& name, int flags, mode_t mode = 0);  // −1 and errno on failure
 // Where O_DIRECT is on and does not allow a write, that one and all that follow go through the page cache.
 Status WriteAll(int descriptor, const std::string& path, ByteView piece);
-// Bytes of a file that is to be written, piece behind piece. `piece` is called once for each, in order, and what it
-// gives stands until the next call.
+// What a file is to hold: pieces, one behind another, which are made as they are written. `read` is called in their
+// order and in that of their bytes, for each byte once: it puts those from `begin` on into `to`.
 struct Pieces {
-  size_t count = 0, bytes = 0;  // bytes: of all together
-  std::function<StatusOr<ByteView>(size_t)> piece;
+  struct Piece {
+    size_t bytes = 0;
+    std::function<Status(size_t begin, std::span<std::byte> to)> read;
+  };
+  std::vector<Piece> pieces;
+  // What stands before them and may depend on them, such as their checksums: asked for when they are written.
+  size_t head_bytes = 0;
+  std::function<std::string()> head = nullptr;
 };
 Pieces PiecesOf(const std::vector<ByteView>& views);  // which must outlive them
 
-// The same as WriteAll of several pieces, one behind another, to a file that was just created; many bytes go past the
-// page cache where the file system lets them. Durable, either way, after SyncFile.
+// Writes them to a file that was just created; many bytes go past the page cache where the file system lets them.
+// Durable, either way, after SyncFile.
 Status WritePieces(int descriptor, const std::string& path, const Pieces& pieces);
 // Turns O_DIRECT on or off; false where it was so, or the file system has no such thing.
 bool SetDirect(int descriptor, bool direct);

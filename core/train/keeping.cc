@@ -37,20 +37,19 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
 Status Keeping::Begin(CheckpointContents contents, const SaveOptions& options) {
   SY_ASSIGN_OR_RETURN(Gathered gathered, GatherTensors(engine_, !config_.broadcast_buffers));
   if (!owner()) return OkStatus();  // it holds all that is not gathered
-  const auto make = [this, contents = std::move(contents),
-                     gathered = std::move(gathered)]() mutable -> StatusOr<CheckpointContents> {
+  SY_RETURN_IF_ERROR(engine_.Synchronize());
+  SY_ASSIGN_OR_RETURN(std::shared_ptr<const void> reading, copy_.Begin());
+  auto make = [this, contents = std::move(contents), gathered = std::move(gathered),
+               reading = std::move(reading)]() mutable -> StatusOr<CheckpointContents> {
     SY_ASSIGN_OR_RETURN(Snapshot snapshot,
-                        TakeSnapshot(copy_, std::move(gathered), engine_.layout(), model_, contents.step));
+                        TakeSnapshot(copy_, std::move(gathered), engine_.layout(), file_layout_, contents.step));
     contents.weights = std::move(snapshot.weights);
     contents.state = std::move(snapshot.state);
-    contents.storage = std::move(snapshot.storage);
+    contents.storage = std::make_shared<const std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+        std::move(snapshot.storage), reading);
     return std::move(contents);
   };
-  SY_RETURN_IF_ERROR(engine_.Synchronize());
-  SY_RETURN_IF_ERROR(copy_.Begin());
-  const Status begun = writer_->Save(make, options);
-  if (!begun.ok()) copy_.Wait().IgnoreError();  // nobody else will
-  return begun;
+  return writer_->Save(std::move(make), options);
 }
 
 Status Keeping::BeginShared(CheckpointContents contents, const SaveOptions& options) {
@@ -59,7 +58,10 @@ Status Keeping::BeginShared(CheckpointContents contents, const SaveOptions& opti
   const auto end = [meeting](const Status& status) { return meeting->End(status); };
   const auto place = std::find(writers_.begin(), writers_.end(), world.rank());
   if (place == writers_.end()) return writer_->Begin([] { return OkStatus(); }, end);
-  const auto take = [this, step = contents.step] {
+  SY_RETURN_IF_ERROR(engine_.Synchronize());
+  SY_ASSIGN_OR_RETURN(const std::shared_ptr<const void> reading, copy_.Begin());
+  // With `reading`, the tensors can be read as long as the function is there that writes them.
+  const auto take = [this, reading, step = contents.step] {
     const World& of_rank = engine_.world();
     return TakePieces(&copy_, engine_.layout(), of_rank.mesh, of_rank.rank(), !config_.broadcast_buffers, step);
   };
@@ -71,10 +73,10 @@ Status Keeping::BeginShared(CheckpointContents contents, const SaveOptions& opti
     shared.wait = [meeting] { return meeting->Wait(); };
     if (WeightsAreDivided(engine_.layout())) {
       shared.join_weights = [this](const Folder& folder, const std::string& name, const SavedTensors& saved) {
-        return JoinWeights(folder, name, saved, engine_.layout(), model_);
+        return JoinWeights(folder, name, saved, engine_.layout(), file_layout_);
       };
     } else {
-      SY_ASSIGN_OR_RETURN(contents.weights, TakeWeights(copy_, engine_.layout(), model_, contents.step));
+      SY_ASSIGN_OR_RETURN(contents.weights, TakeWeights(copy_, engine_.layout(), file_layout_, contents.step));
     }
     return SaveCheckpoint(run_folder_, contents, options).status();
   };
@@ -88,11 +90,7 @@ Status Keeping::BeginShared(CheckpointContents contents, const SaveOptions& opti
                         WriteShard(folder, ShardName(file, static_cast<int>(writers_.size())), pieces));
     return meeting->Report(summary);
   };
-  SY_RETURN_IF_ERROR(engine_.Synchronize());
-  SY_RETURN_IF_ERROR(copy_.Begin());
-  const Status begun = owner() ? writer_->Begin(publish, end) : writer_->Begin(add, end);
-  if (!begun.ok()) copy_.Wait().IgnoreError();  // nobody else will
-  return begun;
+  return owner() ? writer_->Begin(publish, end) : writer_->Begin(add, end);
 }
 
 Status Keeping::Finish() {

@@ -28,7 +28,8 @@ class Keeping {
         task_(task),
         train_(train),
         record_(config, model, task, train, engine.world()),
-        copy_(engine) {}
+        copy_(engine),
+        file_layout_(model) {}
 
   // Where config.resume was saved; errors as of CheckpointRecord::PositionIn. Needs no plans. Local.
   StatusOr<RunPosition> Open();
@@ -42,8 +43,8 @@ class Keeping {
   Status OpenRunFolder();
   const std::string& run_folder() const { return run_folder_; }
 
-  // Position, updates_per_epoch and evaluation as of CheckpointRecord::Of. Begins to save and returns: the copy off the
-  // device and the writing go on beside the steps. Waits first while an earlier checkpoint is still being written, and
+  // Position, updates_per_epoch and evaluation as of CheckpointRecord::Of. Begins to save and returns: reading the state
+  // and writing go on beside the steps. Waits first while an earlier checkpoint is still being written, and
   // returns its error, on all ranks where several write; parameters that are not finite are such an error. sync_log: of
   // rank 0, as in SaveOptions.
   Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, const EvaluationResult& evaluation,
@@ -72,6 +73,7 @@ class Keeping {
   std::optional<int64_t> held_;               // the last update that is saved in it, as far as this run knows
   std::optional<RunFolderLock> lock_;         // of rank 0, while it trains
   StateCopy copy_;                            // what writer_ writes from
+  FileLayout file_layout_;                    // of model_; of the thread that writes
   std::vector<int> writers_;                  // ranks that write a checkpoint together, 0 first; none: rank 0 gathers
   std::unique_ptr<CheckpointWriter> writer_;  // of rank 0, and of all where there are writers_
 };

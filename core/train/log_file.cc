@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <span>
 
 #include "core/base/text.h"
 
@@ -52,10 +54,15 @@ void KeptParts::Add(size_t at, size_t bytes) {
 }
 
 Status KeptParts::Replace(const Folder& folder, const std::string& name, LogFile& log) const {
-  Pieces pieces{.count = parts_.size(), .bytes = bytes_, .piece = [&](size_t i) -> StatusOr<ByteView> {
-                  SY_ASSIGN_OR_RETURN(const std::string_view part, log.Read(parts_[i].at, parts_[i].bytes));
-                  return std::as_bytes(std::span(part));
-                }};
+  Pieces pieces;
+  for (const auto& [at, bytes] : parts_) {
+    const auto read = [&log, at = at](size_t begin, std::span<std::byte> to) -> Status {
+      SY_ASSIGN_OR_RETURN(const std::string_view part, log.Read(at + begin, to.size()));
+      std::memcpy(to.data(), part.data(), part.size());
+      return OkStatus();
+    };
+    pieces.pieces.push_back({bytes, read});
+  }
   return folder.Replace(name, pieces);
 }
 

@@ -4,12 +4,13 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
 
-#include "core/base/checksum.h"
 #include "core/parallel/loss_scaling.h"
 #include "core/parallel/power_sgd.h"
 #include "core/train/each_rank.h"
@@ -107,46 +108,69 @@ bool AllFinite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
-// Brings tensors into the layout of files one by one, each in the memory where it lies: a second copy of the state
-// would cost more than all else that saving does, most of it for memory that was not touched before.
-class FileLayout {
- public:
-  explicit FileLayout(const TrainableModel& model) : model_(model) {}
-
-  // Adds what `values`, which has the shape of the parameter `name`, is in a file: one tensor or several.
-  void Add(const std::string& prefix, const std::string& name, const Shape& shape, float* values,
-           std::vector<NamedTensor>* list) {
-    const auto add = [&](const std::string& in_file, const Shape& shape_in_file) {
-      list->push_back({prefix + in_file, "F32", {shape_in_file.begin(), shape_in_file.end()}, values});
-    };
-    if (!model_.to_file) return add(name, shape);
-    scratch_.assign(values, values + Elements(shape));
-    HostTensors whole;
-    whole[name] = {shape, std::move(scratch_)};
-    for (auto& [in_file, tensor] : model_.to_file(std::move(whole))) {
-      add(in_file, tensor.shape);
-      values = std::copy(tensor.values.begin(), tensor.values.end(), values);
-      scratch_ = std::move(tensor.values);  // warm memory for the next
-    }
-  }
-
- private:
-  const TrainableModel& model_;
-  std::vector<float> scratch_;
-};
-
 Status CheckLiesAmongState(const std::string& name, const Layout::Entry& entry) {
   if (IsStateArena(entry.arena)) return OkStatus();
   return Internal("{} does not lie among the state, so it is not saved", name);
 }
 
-Status CheckFinite(const std::string& name, const float* values, int64_t elements, int64_t data_step) {
-  if (AllFinite({values, static_cast<size_t>(elements)})) return OkStatus();
+// Of some of the values of a parameter.
+Status CheckFinite(const std::string& name, std::span<const float> values, int64_t data_step) {
+  if (AllFinite(values)) return OkStatus();
   return FailedPrecondition(
       "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved before is "
       "whole. Lower --lr, or raise --warmup",
       name, data_step);
 }
+
+// Lists entries of the copied state as the tensors that they are in a file.
+class TensorLister {
+ public:
+  TensorLister(StateCopy& copy, int64_t data_step) : copy_(copy), data_step_(data_step) {}
+
+  // Bytes of an entry from `begin` on, under a name of its own.
+  NamedTensor Tensor(const std::string& in_file, const std::string& name, const Layout::Entry& entry,
+                     const Shape& shape, uint64_t begin = 0) const {
+    const auto read = [&copy = copy_, name, &entry, begin, data_step = data_step_](size_t from,
+                                                                                   std::span<std::byte> to) -> Status {
+      SY_RETURN_IF_ERROR(copy.Read(entry, begin + from, to));
+      if (!entry.is_weight()) return OkStatus();
+      return CheckFinite(name, {reinterpret_cast<const float*>(to.data()), to.size() / sizeof(float)}, data_step);
+    };
+    copy_.Announce(entry, static_cast<uint64_t>(Elements(shape) * SizeOf(entry.type.dtype)));
+    return {in_file, SavedType(entry), {shape.begin(), shape.end()}, nullptr, read};
+  }
+
+  // An entry in the shape of the weight `weight`, as files have it.
+  Status AddAsPublished(const std::string& prefix, const std::string& weight, const std::string& name,
+                        const Layout::Entry& entry, FileLayout& file_layout, std::vector<NamedTensor>* list) const {
+    const Shape& shape = entry.whole_shape();
+    const FileLayout::Published& published = file_layout.Of(weight, shape);
+    if (!published.moved) {
+      for (const auto& [in_file, of_file, begin] : published.tensors)
+        list->push_back(Tensor(prefix + in_file, name, entry, of_file, static_cast<uint64_t>(begin) * sizeof(float)));
+      return OkStatus();
+    }
+    SY_ASSIGN_OR_RETURN(std::byte* const bytes, copy_.Take(entry));
+    auto* const values = reinterpret_cast<float*>(bytes);
+    if (entry.is_weight())
+      SY_RETURN_IF_ERROR(CheckFinite(name, {values, static_cast<size_t>(Elements(shape))}, data_step_));
+    AddMoved(prefix, weight, shape, values, file_layout, list);
+    return OkStatus();
+  }
+
+  // Values in memory, which are brought into the order of files there.
+  static void AddMoved(const std::string& prefix, const std::string& weight, const Shape& shape, float* values,
+                       FileLayout& file_layout, std::vector<NamedTensor>* list) {
+    const FileLayout::Published& published = file_layout.Of(weight, shape);
+    if (published.moved) file_layout.Move(weight, shape, values);
+    for (const auto& [in_file, of_file, begin] : published.tensors)
+      list->push_back({prefix + in_file, "F32", {of_file.begin(), of_file.end()}, values + begin});
+  }
+
+ private:
+  StateCopy& copy_;
+  const int64_t data_step_;
+};
 
 void SortByName(std::vector<NamedTensor>* list) {
   std::sort(list->begin(), list->end(), [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -209,28 +233,32 @@ StatusOr<Gathered> GatherTensors(Engine& engine, bool each_rank) {
   return gathered;
 }
 
-StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout& layout, const TrainableModel& model,
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout& layout, FileLayout& file_layout,
                                 int64_t data_step) {
+  const TensorLister lister(copy, data_step);
   SY_RETURN_IF_ERROR(copy.Wait());
   const auto storage = std::make_shared<Gathered>(std::move(gathered));
-  FileLayout file_layout(model);
   Snapshot snapshot;
   for (const auto& [name, entry] : layout.entries()) {
     if (!entry.is_weight() && !IsSaved(entry)) continue;
     SY_RETURN_IF_ERROR(CheckLiesAmongState(name, entry));
-    const auto found = storage->parts.find(name);
-    std::byte* const bytes = found != storage->parts.end() ? found->second.data() : copy.At(entry);
-    auto* const values = reinterpret_cast<float*>(bytes);
+    const bool as_published = entry.is_weight() || BelongsToWeight(layout, name, entry);
+    const auto [kind, weight] = entry.is_weight() ? std::pair(std::string(), name) : KindAndWeight(name);
+    const std::string prefix = kind.empty() ? "" : kind + "/";
+    std::vector<NamedTensor>* const list = entry.is_weight() ? &snapshot.weights : &snapshot.state;
     const Shape& shape = entry.whole_shape();
-    if (entry.is_weight()) {
-      SY_RETURN_IF_ERROR(CheckFinite(name, values, Elements(shape), data_step));
-      file_layout.Add("", name, shape, values, &snapshot.weights);
-    } else if (BelongsToWeight(layout, name, entry)) {
-      const auto [kind, weight] = KindAndWeight(name);
-      file_layout.Add(kind + "/", weight, shape, values, &snapshot.state);
-    } else {
-      snapshot.state.push_back({name, SavedType(entry), {shape.begin(), shape.end()}, bytes});
+    const auto found = storage->parts.find(name);
+    if (found == storage->parts.end()) {
+      if (as_published) SY_RETURN_IF_ERROR(lister.AddAsPublished(prefix, weight, name, entry, file_layout, list));
+      if (!as_published) list->push_back(lister.Tensor(name, name, entry, shape));
+      continue;
     }
+    std::byte* const bytes = found->second.data();
+    auto* const values = reinterpret_cast<float*>(bytes);
+    if (entry.is_weight())
+      SY_RETURN_IF_ERROR(CheckFinite(name, {values, static_cast<size_t>(Elements(shape))}, data_step));
+    if (as_published) TensorLister::AddMoved(prefix, weight, shape, values, file_layout, list);
+    if (!as_published) list->push_back({name, SavedType(entry), {shape.begin(), shape.end()}, bytes});
   }
   AddAll(storage->each_rank, kEachRank, &snapshot.state);
   SortByName(&snapshot.weights);
@@ -246,16 +274,19 @@ bool WeightsAreDivided(const Layout& layout) {
 
 StatusOr<std::vector<TensorPiece>> TakePieces(StateCopy* copy, const Layout& layout, const Mesh& mesh, int rank,
                                               bool each_rank, int64_t data_step) {
-  if (copy != nullptr) SY_RETURN_IF_ERROR(copy->Wait());
+  std::optional<TensorLister> lister;
+  if (copy != nullptr) {
+    lister.emplace(*copy, data_step);
+    SY_RETURN_IF_ERROR(copy->Wait());
+  }
   const bool weights = WeightsAreDivided(layout);
   std::vector<TensorPiece> pieces;
-  const auto add = [&](const std::string& name, const Layout::Entry& entry, const Shape& whole,
-                       std::optional<Part> part) {
+  const auto add = [&](const std::string& in_file, const std::string& name, const Layout::Entry& entry,
+                       const Shape& whole, std::optional<Part> part) {
     const Shape shape = part ? ShapeOf(*part) : whole;
-    pieces.push_back(
-        {{name, SavedType(entry), {shape.begin(), shape.end()}, copy != nullptr ? copy->At(entry) : nullptr},
-         {whole.begin(), whole.end()},
-         std::move(part)});
+    NamedTensor values = lister ? lister->Tensor(in_file, name, entry, shape)
+                                : NamedTensor{in_file, SavedType(entry), {shape.begin(), shape.end()}};
+    pieces.push_back({std::move(values), {whole.begin(), whole.end()}, std::move(part)});
   };
   for (const auto& [name, entry] : layout.entries()) {
     const bool is_piece = IsSaved(entry) || (weights && entry.is_weight());
@@ -263,75 +294,65 @@ StatusOr<std::vector<TensorPiece>> TakePieces(StateCopy* copy, const Layout& lay
     if (!is_piece && !of_each_rank) continue;
     SY_RETURN_IF_ERROR(CheckLiesAmongState(name, entry));
     const Part* const part = entry.part ? &*entry.part : nullptr;
-    if (is_piece && Owns(part, false, mesh, rank)) {
-      if (copy != nullptr && entry.is_weight())
-        SY_RETURN_IF_ERROR(CheckFinite(name, reinterpret_cast<const float*>(copy->At(entry)),
-                                       Elements(part != nullptr ? ShapeOf(*part) : entry.type.shape), data_step));
-      add(name, entry, entry.whole_shape(), entry.part);
-    }
+    if (is_piece && Owns(part, false, mesh, rank)) add(name, name, entry, entry.whole_shape(), entry.part);
     if (of_each_rank && Owns(part, true, mesh, rank)) {
       const Part row = RowOf(entry.whole_shape(), mesh.data, mesh.DataRankOf(rank));
-      add(kEachRank + name, entry, row.whole, part != nullptr ? PartWithin(*part, row) : row);
+      add(kEachRank + name, name, entry, row.whole, part != nullptr ? PartWithin(*part, row) : row);
     }
   }
   return pieces;
 }
 
-StatusOr<std::vector<NamedTensor>> TakeWeights(StateCopy& copy, const Layout& layout, const TrainableModel& model,
+StatusOr<std::vector<NamedTensor>> TakeWeights(StateCopy& copy, const Layout& layout, FileLayout& file_layout,
                                                int64_t data_step) {
-  FileLayout file_layout(model);
+  const TensorLister lister(copy, data_step);
   std::vector<NamedTensor> weights;
   for (const auto& [name, entry] : layout.entries()) {
     if (!entry.is_weight()) continue;
     SY_RETURN_IF_ERROR(CheckLiesAmongState(name, entry));
-    auto* const values = reinterpret_cast<float*>(copy.At(entry));
-    SY_RETURN_IF_ERROR(CheckFinite(name, values, entry.type.elements(), data_step));
-    file_layout.Add("", name, entry.type.shape, values, &weights);
+    SY_RETURN_IF_ERROR(lister.AddAsPublished("", name, name, entry, file_layout, &weights));
   }
   SortByName(&weights);
   return weights;
 }
 
 StatusOr<TensorFileSummary> JoinWeights(const Folder& folder, const std::string& name, const SavedTensors& saved,
-                                        const Layout& layout, const TrainableModel& model) {
-  const auto published = [&](const std::string& weight) -> StatusOr<HostTensors> {
+                                        const Layout& layout, FileLayout& file_layout) {
+  // Weights of which a tensor has been written, until the last one has.
+  struct Begun {
+    std::vector<float> values;
+    size_t to_write = 0;  // bytes
+  };
+  std::map<std::string, Begun> begun;
+  const auto begin_weight = [&](const std::string& weight) -> Status {
     const TensorFile::Entry* const entry = saved.Find(weight);
     if (entry == nullptr) return Internal("{}: {} is missing", saved.path(), weight);
-    HostTensors tensors;
-    HostTensor& whole = tensors[weight];
-    whole.shape = layout.Find(weight)->whole_shape();
-    whole.values.resize(static_cast<size_t>(Elements(whole.shape)));
-    SY_RETURN_IF_ERROR(saved.Read(*entry, whole.values.data()));
-    return model.to_file ? model.to_file(std::move(tensors)) : tensors;
+    const Shape& shape = layout.Find(weight)->whole_shape();
+    std::vector<float> values(static_cast<size_t>(Elements(shape)));
+    SY_RETURN_IF_ERROR(saved.Read(*entry, values.data()));
+    if (file_layout.Of(weight, shape).moved) file_layout.Move(weight, shape, values.data());
+    const size_t bytes = values.size() * sizeof(float);
+    begun[weight] = {std::move(values), bytes};
+    return OkStatus();
   };
-  std::vector<NamedTensor> weights;
-  std::map<std::string, std::string> sources;  // by name in the file
-  std::map<std::string, uint32_t> checksums;
+  std::vector<NamedTensor> tensors;
   for (const auto& [weight, entry] : layout.entries()) {
     if (!entry.is_weight()) continue;
-    SY_ASSIGN_OR_RETURN(const HostTensors tensors, published(weight));
-    for (const auto& [in_file, tensor] : tensors) {
-      weights.push_back({in_file, "F32", {tensor.shape.begin(), tensor.shape.end()}, nullptr});
-      sources[in_file] = weight;
-      checksums[in_file] = Crc32(tensor.values.data(), tensor.values.size() * sizeof(float));
+    for (const auto& [in_file, shape, begin] : file_layout.Of(weight, entry.whole_shape()).tensors) {
+      const auto read = [&, weight = weight, begin = begin](size_t from, std::span<std::byte> to) -> Status {
+        if (!begun.contains(weight)) SY_RETURN_IF_ERROR(begin_weight(weight));
+        Begun& of_weight = begun[weight];
+        std::memcpy(to.data(), reinterpret_cast<const std::byte*>(&of_weight.values[static_cast<size_t>(begin)]) + from,
+                    to.size());
+        of_weight.to_write -= to.size();
+        if (of_weight.to_write == 0) begun.erase(weight);
+        return OkStatus();
+      };
+      tensors.push_back({in_file, "F32", {shape.begin(), shape.end()}, nullptr, read});
     }
   }
-  SortByName(&weights);
-  std::vector<uint32_t> crc32;
-  for (const NamedTensor& weight : weights) crc32.push_back(checksums[weight.name]);
-  std::map<std::string, HostTensors> read;  // of weights that are several tensors: those to come
-  HostTensor current;
-  return WriteTensorFile(folder, name, weights, {}, crc32, [&](size_t i) -> StatusOr<const void*> {
-    const std::string& source = sources[weights[i].name];
-    if (!read.contains(source)) {
-      SY_ASSIGN_OR_RETURN(read[source], published(source));
-    }
-    HostTensors& to_come = read[source];
-    current = std::move(to_come.at(weights[i].name));
-    to_come.erase(weights[i].name);
-    if (to_come.empty()) read.erase(source);
-    return current.values.data();
-  });
+  SortByName(&tensors);
+  return WriteTensorFile(folder, name, tensors);
 }
 
 namespace {

@@ -21,6 +21,7 @@
 
 #include "core/train/checkpoint.h"
 #include "core/train/engine.h"
+#include "core/train/file_layout.h"
 #include "core/train/shards.h"
 #include "core/train/state_copy.h"
 
@@ -44,11 +45,13 @@ StatusOr<Gathered> GatherTensors(Engine& engine, bool each_rank);
 // How much that is on rank 0, whose layout it is given; 0: no rank has a part of anything.
 uint64_t GatheredBytes(const Layout& layout, bool each_rank, int data_ranks);
 
-// From a copy that is begun, for which it waits; may run beside the steps, in a thread of its own. The snapshot refers
-// to the copy's memory, in which it brings each tensor into the layout of files, and keeps `gathered`.
-// FailedPrecondition where a parameter holds values that are not finite; data_step: after which update, for that
-// message.
-StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout& layout, const TrainableModel& model,
+// From a copy that is begun, for which it waits; may run beside the steps, in a thread of its own. The tensors are read
+// from the copy as they are written; where files have another order of elements, they come into it in the copy's
+// memory. The snapshot keeps `gathered`. file_layout: of the model,
+// the same for all checkpoints of a run.
+// FailedPrecondition, from here or as tensors are read, where a parameter holds values that are not finite; data_step:
+// after which update, for that message.
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout& layout, FileLayout& file_layout,
                                 int64_t data_step);
 
 // Do ranks have parts of the weights? The same on all.
@@ -59,12 +62,12 @@ bool WeightsAreDivided(const Layout& layout);
 StatusOr<std::vector<TensorPiece>> TakePieces(StateCopy* copy, const Layout& layout, const Mesh& mesh, int rank,
                                               bool each_rank, int64_t data_step);
 // The weights alone, which lie whole on this rank, as TakeSnapshot; after TakePieces.
-StatusOr<std::vector<NamedTensor>> TakeWeights(StateCopy& copy, const Layout& layout, const TrainableModel& model,
+StatusOr<std::vector<NamedTensor>> TakeWeights(StateCopy& copy, const Layout& layout, FileLayout& file_layout,
                                                int64_t data_step);
 // Writes the file of weights that TakeSnapshot would have given, from the pieces of all ranks. Host memory holds some
-// weights at a time; each is read twice, since checksums stand before what they are of.
+// weights at a time.
 StatusOr<TensorFileSummary> JoinWeights(const Folder& folder, const std::string& name, const SavedTensors& saved,
-                                        const Layout& layout, const TrainableModel& model);
+                                        const Layout& layout, FileLayout& file_layout);
 
 // InvalidArgument where the weights or the state are not those of the engine's plans; then the device may hold a part.
 // FailedPrecondition where ranks have loaded different checkpoints.

@@ -6,12 +6,6 @@
 #include "core/base/logging.h"
 
 namespace switchyard {
-namespace {
-
-constexpr uint64_t kPiece = uint64_t{4} << 20;  // bytes after which waiting steps are told how far the copy is
-
-}  // namespace
-
 StateCopy::~StateCopy() {
   if (copies_.handle() == nullptr) return;
   (void)engine_.world().device->Synchronize(copies_);
@@ -50,41 +44,99 @@ Status StateCopy::Allocate() {
   return OkStatus();
 }
 
-Status StateCopy::Begin() {
+StatusOr<std::shared_ptr<const void>> StateCopy::Begin() {
   SY_RETURN_IF_ERROR(Allocate());
   Device& device = *engine_.world().device;
   const sy_place state = engine_.memory().place(kStateArena, 0, 0);
   if (of_host_.bytes() > 0)
     std::memcpy(of_host_.data(), engine_.memory().host_address(kHostStateArena), of_host_.bytes());
   if (!engine_.async()) {
-    engine_.memory().state_reading().Begin();
+    const std::lock_guard lock(mutex_);
+    unread_.clear();
+    kept_ = OkStatus();
+    kept_bytes_ = 0;
+    for (const auto& [name, entry] : engine_.layout().entries()) {
+      if (entry.arena != kStateArena) continue;
+      uint64_t& bytes = unread_[entry.offset].bytes;
+      bytes = std::max(bytes, entry.bytes);
+    }
+    engine_.memory().state_reading().Begin([this](uint64_t end) { KeepBefore(end); });
+  } else if (beside_.bytes() == 0) {
+    SY_RETURN_IF_ERROR(device.Download(host_.data(), state, host_.bytes()));
+  } else {
+    SY_RETURN_IF_ERROR(device.Copy(copies_, beside_.at(0), state, host_.bytes()));
+    SY_RETURN_IF_ERROR(begun_.Record(copies_));
+    SY_RETURN_IF_ERROR(engine_.StartAfter(begun_));
+    SY_RETURN_IF_ERROR(device.Copy(copies_, HostPlace(host_.data()), beside_.at(0), host_.bytes()));
+    SY_RETURN_IF_ERROR(done_.Record(copies_));
+  }
+  return std::shared_ptr<const void>(this, [this](const void*) { End(); });
+}
+
+Status StateCopy::Wait() { return beside_.bytes() > 0 ? done_.Wait() : OkStatus(); }
+
+bool StateCopy::IsReadInPlace(const Layout::Entry& entry) const {
+  return !engine_.async() && entry.arena == kStateArena;
+}
+
+void StateCopy::Announce(const Layout::Entry& entry, uint64_t bytes) {
+  if (!IsReadInPlace(entry)) return;
+  const std::lock_guard lock(mutex_);
+  Unread& unread = unread_.at(entry.offset);
+  unread.to_read = unread.to_read.value_or(0) + bytes;
+}
+
+Status StateCopy::Read(const Layout::Entry& entry, uint64_t begin, std::span<std::byte> to) {
+  if (!IsReadInPlace(entry)) {
+    std::memcpy(to.data(), At(entry) + begin, to.size());
     return OkStatus();
   }
-  if (beside_.bytes() == 0) return device.Download(host_.data(), state, host_.bytes());
-  SY_RETURN_IF_ERROR(device.Copy(copies_, beside_.at(0), state, host_.bytes()));
-  SY_RETURN_IF_ERROR(begun_.Record(copies_));
-  SY_RETURN_IF_ERROR(engine_.StartAfter(begun_));
-  SY_RETURN_IF_ERROR(device.Copy(copies_, HostPlace(host_.data()), beside_.at(0), host_.bytes()));
-  return done_.Record(copies_);
-}
-
-Status StateCopy::Wait() {
-  if (!engine_.async()) return CopyBesideSteps();
-  return beside_.bytes() > 0 ? done_.Wait() : OkStatus();
-}
-
-Status StateCopy::CopyBesideSteps() {
-  StateReading& reading = engine_.memory().state_reading();
-  if (!reading.reads()) return OkStatus();
-  Status status;
-  for (uint64_t begin = 0, end = 0; status.ok() && begin < host_.bytes(); begin = end) {
-    end = std::min(begin + kPiece, host_.bytes());
-    status = engine_.world().device->Copy(Stream(), HostPlace(host_.data() + begin),
-                                          engine_.memory().place(kStateArena, begin, 0), end - begin);
-    reading.Reach(end);
+  const std::lock_guard lock(mutex_);
+  SY_RETURN_IF_ERROR(kept_);
+  Unread& unread = unread_.at(entry.offset);
+  if (unread.copied) {
+    std::memcpy(to.data(), At(entry) + begin, to.size());
+  } else {
+    SY_RETURN_IF_ERROR(engine_.world().device->Copy(
+        Stream(), HostPlace(to.data()), engine_.memory().place(kStateArena, entry.offset + begin, 0), to.size()));
   }
-  reading.End();
-  return status;
+  if (unread.to_read) *unread.to_read -= std::min<uint64_t>(*unread.to_read, to.size());
+  return OkStatus();
+}
+
+StatusOr<std::byte*> StateCopy::Take(const Layout::Entry& entry) {
+  if (IsReadInPlace(entry)) {
+    const std::lock_guard lock(mutex_);
+    SY_RETURN_IF_ERROR(kept_);
+    SY_RETURN_IF_ERROR(CopyToHost(entry.offset, unread_.at(entry.offset)));
+  }
+  return At(entry);
+}
+
+void StateCopy::End() {
+  Wait().IgnoreError();  // where nobody has
+  if (engine_.async()) return;
+  const std::lock_guard lock(mutex_);  // not while a step keeps something
+  engine_.memory().state_reading().End();
+}
+
+Status StateCopy::CopyToHost(uint64_t offset, Unread& unread) {
+  if (unread.copied) return OkStatus();
+  SY_RETURN_IF_ERROR(engine_.world().device->Copy(Stream(), HostPlace(host_.data() + offset),
+                                                  engine_.memory().place(kStateArena, offset, 0), unread.bytes));
+  unread.copied = true;
+  return OkStatus();
+}
+
+// In the thread of the steps, of which one is about to write.
+void StateCopy::KeepBefore(uint64_t end) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [offset, unread] : unread_) {
+    if (offset >= end || !kept_.ok()) break;
+    if (unread.copied || unread.to_read == 0) continue;
+    kept_ = CopyToHost(offset, unread);
+    kept_bytes_ += unread.bytes;
+  }
 }
 
 }  // namespace switchyard

@@ -1,11 +1,22 @@
-// The state of a run (parameters, moments, counters), copied off the device while the run goes on. On an asynchronous
-// device the bytes go to a second place on the device, which takes no time to speak of, and from there to the host
-// beside the steps that follow; that place is taken with the first copy and kept. Where the device has no memory left
-// for it, the bytes go to the host at once, as what lies in host memory does. There the copy takes as much again, so
-// that it is to be reserved before a run counts on it. A synchronous device copies in the thread
-// that asks: that is whoever waits for the copy, beside the steps, of which those that write the state wait for it
-// (StateReading). Begin from the thread that runs the steps; Wait and At from one other.
+// The state of a run (parameters, moments, counters) as it was at one moment, to be read while the run goes on. On an
+// asynchronous device the bytes go to a second place on the device, which takes no time to speak of, and from there to
+// the host beside the steps that follow; that place is taken with the first copy and kept. Where the device has no
+// memory left for it, the bytes go to the host at once, as what lies in host memory does. There the copy takes as much
+// again, so that it is to be reserved before a run counts on it. A synchronous device copies in the thread that asks:
+// there the state is read from where it lies, and what a step is about to write before it was read is copied then, in
+// the thread of the steps (StateReading), so that a save that is fast enough copies nothing.
+//
+// Begin from the thread that runs the steps; all else from one other.
 #pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 
 #include "core/train/engine.h"
 
@@ -22,19 +33,36 @@ class StateCopy {
   // FailedPrecondition where there is too little (Memory::AllocateForCopy).
   Status Reserve();
   // Of the state as the steps begun so far leave it; they must have ended (Engine::Synchronize). Steps may begin when
-  // it returns. The last copy must have been waited for, and this one must be: until then no step ends that writes the
-  // state.
-  Status Begin();
-  Status Wait();
-  // The bytes of an entry of the state, after Wait, to read and to change; they stand until the next Begin.
+  // it returns. It can be read until the last holder of what is returned lets go of it, which is to be before the next
+  // Begin and before the engine is destroyed.
+  StatusOr<std::shared_ptr<const void>> Begin();
+  Status Wait();  // until it can be read
+  // Who will read `bytes` bytes of an entry says so before the first is read: what nobody is to read any more is not
+  // copied for the sake of a step that writes it.
+  void Announce(const Layout::Entry& entry, uint64_t bytes);
+  // Puts bytes of an entry from `begin` on into `to`, as they were at Begin.
+  Status Read(const Layout::Entry& entry, uint64_t begin, std::span<std::byte> to);
+  uint64_t kept_bytes() const { return kept_bytes_; }  // since Begin, for the sake of steps
+  // The whole entry in the copy's memory, to be changed there; it stands until the next Begin.
+  StatusOr<std::byte*> Take(const Layout::Entry& entry);
+
+ private:
+  // A part of the state of a synchronous device.
+  struct Unread {
+    uint64_t bytes = 0;
+    std::optional<uint64_t> to_read;  // bytes; none: nobody has said so yet
+    bool copied = false;              // to host_
+  };
+
+  Status Allocate();
+  void End();
+  void KeepBefore(uint64_t end);
+  Status CopyToHost(uint64_t offset, Unread& unread);
   std::byte* At(const Layout::Entry& entry) {
     const HostMemory& copied = entry.arena == kHostStateArena ? of_host_ : host_;
     return reinterpret_cast<std::byte*>(copied.data()) + entry.offset;
   }
-
- private:
-  Status Allocate();
-  Status CopyBesideSteps();
+  bool IsReadInPlace(const Layout::Entry& entry) const;
 
   Engine& engine_;
   bool allocated_ = false;
@@ -42,6 +70,11 @@ class StateCopy {
   Buffer beside_;              // on the device; empty: there was no memory left, or the device is synchronous
   Stream copies_;
   Event begun_, done_;  // beside_ holds the state; host_ does
+
+  std::mutex mutex_;                   // of what follows, which both threads use; held while the state is read
+  std::map<uint64_t, Unread> unread_;  // by their offset in the state arena
+  Status kept_;                        // an error of a copy in the thread of the steps
+  std::atomic<uint64_t> kept_bytes_ = 0;
 };
 
 }  // namespace switchyard

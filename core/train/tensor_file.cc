@@ -62,23 +62,6 @@ int64_t ElementBytes(const std::string& dtype) {
 StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
                                             const std::vector<NamedTensor>& tensors,
                                             const std::map<std::string, std::string>& metadata) {
-  std::vector<uint32_t> crc32;
-  for (const NamedTensor& tensor : tensors) {
-    int64_t bytes = 0;
-    if (!PayloadBytes(tensor.shape, ElementBytes(tensor.dtype), &bytes)) bytes = 0;  // refused below
-    if (bytes > 0 && tensor.data == nullptr)
-      return InvalidArgument("{}: tensor {}: no data given", folder.PathOf(name), Quoted(tensor.name));
-    crc32.push_back(Crc32(tensor.data, static_cast<size_t>(bytes)));
-  }
-  return WriteTensorFile(folder, name, tensors, metadata, crc32,
-                         [&](size_t i) -> StatusOr<const void*> { return tensors[i].data; });
-}
-
-StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
-                                            const std::vector<NamedTensor>& tensors,
-                                            const std::map<std::string, std::string>& metadata,
-                                            const std::vector<uint32_t>& crc32,
-                                            const std::function<StatusOr<const void*>(size_t)>& data) {
   const std::string path = folder.PathOf(name);
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -87,8 +70,10 @@ StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::str
 
   OrderedJson about = {{"header_crc32", kNoChecksum}, {"format", "pt"}, {kWriter, kWriterName}};
   for (const auto& [key, value] : metadata) about[key] = value;
+  const size_t first_checksum = about.size();
   OrderedJson header = {{"__metadata__", OrderedJson::object()}};
-  std::vector<size_t> payload;  // bytes, in order
+  std::vector<uint32_t> checksums(tensors.size(), 0);
+  Pieces pieces;
   int64_t offset = 0;
   for (const size_t i : order) {
     const NamedTensor& tensor = tensors[i];
@@ -101,37 +86,46 @@ StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::str
       return InvalidArgument("{}: tensor {}: the shape {} cannot be", path, Quoted(tensor.name),
                              ShapeText(tensor.shape));
     }
+    if (bytes > 0 && tensor.data == nullptr && !tensor.read)
+      return InvalidArgument("{}: tensor {}: no data given", path, Quoted(tensor.name));
     if (header.contains(tensor.name)) {
       return InvalidArgument("{}: tensor {} is given twice", path, Quoted(tensor.name));
     }
     header[tensor.name] = {
         {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes}}};
-    about[kTensorChecksum + tensor.name] = fmt::format("{:08x}", crc32[i]);
-    payload.push_back(static_cast<size_t>(bytes));
+    about[kTensorChecksum + tensor.name] = kNoChecksum;
+    const auto read = [&tensor, &checksum = checksums[i]](size_t begin, std::span<std::byte> to) -> Status {
+      if (tensor.read) SY_RETURN_IF_ERROR(tensor.read(begin, to));
+      if (!tensor.read) std::memcpy(to.data(), static_cast<const std::byte*>(tensor.data) + begin, to.size());
+      checksum = Crc32(to.data(), to.size(), checksum);
+      return OkStatus();
+    };
+    pieces.pieces.push_back({static_cast<size_t>(bytes), read});
     offset += bytes;
   }
-  header["__metadata__"] = about;
-
-  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
-  text.append((8 - text.size() % 8) % 8, ' ');  // the payload starts on a multiple of 8
-  if (text.size() > kLargestTensorFileHeader)
-    return InvalidArgument("{}: a header of {} bytes is too large", path, text.size());
-  const uint64_t length = text.size();
-  std::string length_bytes(kLengthBytes, '\0');
-  std::memcpy(length_bytes.data(), &length, kLengthBytes);
-  TensorFileSummary summary;
-  summary.bytes = kLengthBytes + static_cast<int64_t>(text.size()) + offset;
-  summary.header_crc32 = HeaderChecksum(length_bytes.data(), text);
-  text.replace(kHeaderStartBytes, 8, fmt::format("{:08x}", summary.header_crc32));
-
-  const auto piece = [&](size_t i) -> StatusOr<ByteView> {
-    if (i == 0) return BytesOf(length_bytes);
-    if (i == 1) return BytesOf(text);
-    SY_ASSIGN_OR_RETURN(const void* const bytes, data(order[i - 2]));
-    return ByteView(static_cast<const std::byte*>(bytes), payload[i - 2]);
+  const auto text_of_header = [&] {
+    auto& entries = about.get_ref<OrderedJson::object_t&>();  // by place: names would be looked up one by one
+    for (size_t i = 0; i < order.size(); ++i)
+      (entries.begin() + static_cast<ptrdiff_t>(first_checksum + i))->second =
+          fmt::format("{:08x}", checksums[order[i]]);
+    header["__metadata__"] = about;
+    std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+    text.append((8 - text.size() % 8) % 8, ' ');  // the payload starts on a multiple of 8
+    return text;
   };
-  SY_RETURN_IF_ERROR(folder.Write(
-      name, Pieces{.count = order.size() + 2, .bytes = static_cast<size_t>(summary.bytes), .piece = piece}));
+  const uint64_t length = text_of_header().size();  // whatever the checksums will be
+  if (length > kLargestTensorFileHeader) return InvalidArgument("{}: a header of {} bytes is too large", path, length);
+  TensorFileSummary summary;
+  summary.bytes = kLengthBytes + static_cast<int64_t>(length) + offset;
+  pieces.head_bytes = kLengthBytes + length;
+  pieces.head = [&] {
+    std::string length_bytes(kLengthBytes, '\0'), text = text_of_header();
+    std::memcpy(length_bytes.data(), &length, kLengthBytes);
+    summary.header_crc32 = HeaderChecksum(length_bytes.data(), text);
+    text.replace(kHeaderStartBytes, 8, fmt::format("{:08x}", summary.header_crc32));
+    return length_bytes + text;
+  };
+  SY_RETURN_IF_ERROR(folder.Write(name, pieces));
   return summary;
 }
 

@@ -9,9 +9,11 @@
 // Thread-safe: one TensorFile may be read by many threads at once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,8 @@ struct NamedTensor {
   std::string dtype;
   std::vector<int64_t> shape;
   const void* data = nullptr;  // shape × element bytes, borrowed; may be null where that is 0
+  // Instead of data: puts the bytes from `begin` on into `to`. Called by WriteTensorFile, in order, for each byte once.
+  std::function<Status(size_t begin, std::span<std::byte> to)> read = nullptr;
 };
 
 // Bytes of one element, or 0 where the dtype is not one of the above.
@@ -38,19 +42,12 @@ struct TensorFileSummary {
 
 // Writes a file that must not exist yet, and fsyncs it; its name is durable after the folder's next Sync(). Tensors are
 // laid out by descending element size, else in the given order. "format": "pt" is added to the metadata (Hugging Face
-// asks for it). InvalidArgument on a repeated name, an unknown dtype or a negative dimension; the errors of
-// file_calls.h on I/O, after which no file is left.
+// asks for it). Each byte is read once: the header, which holds the checksums, is written last. InvalidArgument on a
+// repeated name, an unknown dtype or a negative dimension; errors of `read`, and those of file_calls.h on I/O, after
+// which no file is left.
 StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
                                             const std::vector<NamedTensor>& tensors,
                                             const std::map<std::string, std::string>& metadata = {});
-// The same of tensors that are made as they are written, so that memory need not hold them all: those in `tensors` have
-// no data, but the checksums `crc32` of theirs, by tensor. `data` is called once for each, with its place in `tensors`
-// but in the order of the file; what it gives stands until the next call.
-StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
-                                            const std::vector<NamedTensor>& tensors,
-                                            const std::map<std::string, std::string>& metadata,
-                                            const std::vector<uint32_t>& crc32,
-                                            const std::function<StatusOr<const void*>(size_t)>& data);
 // The same at a path of the user's.
 StatusOr<TensorFileSummary> WriteTensorFile(const std::string& path, const std::vector<NamedTensor>& tensors,
                                             const std::map<std::string, std::string>& metadata = {});

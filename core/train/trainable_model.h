@@ -34,6 +34,9 @@ StatusOr<std::unique_ptr<Task>> MakeClassification(const TrainConfig& config, co
 StatusOr<std::unique_ptr<Task>> MakeSegmentation(const TrainConfig& config, const TrainableModel& model,
                                                  const CanPrepare& can_prepare);
 
+// From tensors by name to the same elements under other names and in other layouts.
+using Renaming = std::function<HostTensors(HostTensors)>;
+
 struct TrainableModel {
   std::string name;
   nlohmann::json architecture;  // what makes two checkpoints compatible: name and sizes
@@ -42,7 +45,7 @@ struct TrainableModel {
   ModelFunction build;
   // Between the graph's weights and those of files: names and layouts, of any of the weights or of what has their
   // shapes (moments); what is none of them passes through. Absent: both are the same.
-  std::function<HostTensors(HostTensors)> to_file, from_file;
+  Renaming to_file, from_file;
   // from_file of any program's naming, and a check that all weights are there and fit; reset_head: but the classifier.
   std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)> import_weights;
   // What a checkpoint carries for programs of others. Absent: nothing.

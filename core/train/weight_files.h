@@ -22,6 +22,7 @@
 
 #include "core/graph/host_tensor.h"
 #include "core/train/checkpoint.h"
+#include "core/train/trainable_model.h"
 
 namespace switchyard {
 
@@ -50,7 +51,6 @@ class WeightSource {
   // The averaged weights, under names of files. from_file and to_file: of the model (TrainableModel), for averages that
   // a checkpoint has in the layout of the graph. NotFound where there are none: weights of others, or a run without
   // --ema_decay.
-  using Renaming = std::function<HostTensors(HostTensors)>;
   StatusOr<HostTensors> ReadAverages(const Renaming& from_file, const Renaming& to_file) const;
 
  private:

@@ -1,10 +1,12 @@
-// A copy of the state holds the state as it was when the copy began, however long it takes; on a device that copies in
-// the thread that asks, steps are computed beside it up to where they write what is not copied yet.
+// A copy of the state holds the state as it was when the copy began, however late it is read; on a device that copies
+// in the thread that asks, steps keep for it what they write before it was read, and nothing else is copied.
 #include "core/train/state_copy.h"
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <cstddef>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "core/train/parameters.h"
@@ -13,8 +15,6 @@
 
 namespace switchyard {
 namespace {
-
-constexpr std::chrono::milliseconds kMoment{50};  // in which a step of these models is over many times
 
 // An engine that trains, with parameters and the batch of its first update.
 class StateCopyOf : public testing::TestWithParam<const char*> {
@@ -64,23 +64,12 @@ class StateCopyOf : public testing::TestWithParam<const char*> {
   // Another update, in a thread of its own, which sets `ended_`.
   std::thread UpdateBeside() {
     ended_ = false;
-    gradients_ = BytesOf(kGradientsArena);
     return std::thread([this] {
       const Status updated = Update();
       EXPECT_TRUE(updated.ok()) << Message(updated);
       ended_ = true;
     });
   }
-  // Waits for that, but not for ever.
-  bool HasGradients() {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (std::chrono::steady_clock::now() < end) {
-      if (BytesOf(kGradientsArena) != gradients_) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
-  }
-
   RunSetup setup_;
   std::unique_ptr<Task> task_;
   Engine engine_{SharedWorld()};
@@ -92,30 +81,93 @@ class StateCopyOf : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Models, StateCopyOf, testing::Values("vit_micro", "resnet18"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(StateCopyOf, HoldsTheStateOfItsBeginningWhileAStepIsComputed) {
+// Before a step, beside it and after it: whatever has been read until then.
+TEST_P(StateCopyOf, HoldsTheStateOfItsBeginningHoweverLateItIsRead) {
   StateCopy copy(engine_);
-  for (int round = 0; round < 2; ++round) {
+  for (const double before : {0.0, 0.4, 1.0}) {
+    SCOPED_TRACE(before);
     const std::vector<char> expected = State();
-    ASSERT_TRUE(copy.Begin().ok());
+    std::vector<std::byte> found(expected.size());
+    const auto read = [&](double from, double to) {
+      for (const auto& [name, entry] : engine_.layout().entries()) {
+        if (entry.arena != kStateArena) continue;
+        const auto part = [&](double share) { return static_cast<uint64_t>(share * static_cast<double>(entry.bytes)); };
+        const std::span<std::byte> all = std::span(found).subspan(entry.offset, entry.bytes);
+        const Status status = copy.Read(entry, part(from), all.subspan(part(from), part(to) - part(from)));
+        ASSERT_TRUE(status.ok()) << Message(status);
+      }
+    };
+    auto reading = copy.Begin();
+    ASSERT_TRUE(reading.ok()) << Message(reading.status());
+    ASSERT_TRUE(copy.Wait().ok());
+    read(0, before);
     std::thread step = UpdateBeside();
-    const bool writes_in_forward = setup_.config.model == "resnet18";
-    EXPECT_TRUE(writes_in_forward || HasGradients()) << "no step beside a copy";
-    std::this_thread::sleep_for(kMoment);
-    EXPECT_TRUE(engine_.async() || !ended_) << "a step wrote the state before it was copied";
-    const Status copied = copy.Wait();
+    read(before, (before + 1) / 2);
     step.join();
-    ASSERT_TRUE(copied.ok()) << Message(copied);
+    EXPECT_TRUE(ended_) << "a step waits for the copy to be read";
     ASSERT_TRUE(engine_.Synchronize().ok());
+    read((before + 1) / 2, 1);
     for (const auto& [name, entry] : engine_.layout().entries()) {
       if (entry.arena != kStateArena) continue;
-      EXPECT_EQ(std::memcmp(copy.At(entry), expected.data() + entry.offset, entry.bytes), 0) << name;
+      EXPECT_EQ(std::memcmp(&found[entry.offset], &expected[entry.offset], entry.bytes), 0) << name;
     }
     EXPECT_FALSE(State() == expected) << "the step did nothing";
   }
 }
 
-// Moments lie behind what forward writes: it does not wait for them.
-TEST_P(StateCopyOf, AStepWaitsForThoseBytesOnlyThatItWrites) {
+TEST_P(StateCopyOf, NothingIsKeptForThoseWhoHaveGone) {
+  StateCopy copy(engine_);
+  auto reading = copy.Begin();
+  ASSERT_TRUE(reading.ok()) << Message(reading.status());
+  reading->reset();
+  ASSERT_TRUE(Update().ok() && engine_.Synchronize().ok());
+  EXPECT_EQ(copy.kept_bytes(), 0u);
+}
+
+TEST_P(StateCopyOf, WhatWasReadAsAnnouncedIsNotKept) {
+  if (engine_.async()) GTEST_SKIP() << "an asynchronous device copies its state at once";
+  StateCopy copy(engine_);
+  auto reading = copy.Begin();
+  ASSERT_TRUE(reading.ok()) << Message(reading.status());
+  uint64_t unread = 0;
+  for (const auto& [name, entry] : engine_.layout().entries()) {
+    if (entry.arena != kStateArena) continue;
+    copy.Announce(entry, entry.bytes);
+    copy.Announce(entry, entry.bytes);  // for two who read
+    std::vector<std::byte> bytes(entry.bytes);
+    ASSERT_TRUE(copy.Read(entry, 0, bytes).ok());
+    if (name.starts_with("moment1/")) {
+      unread += entry.bytes;
+    } else {
+      ASSERT_TRUE(copy.Read(entry, 0, bytes).ok());
+    }
+  }
+  ASSERT_GT(unread, 0u);
+  ASSERT_TRUE(Update().ok());
+  EXPECT_EQ(copy.kept_bytes(), unread);
+}
+
+// In the copy's memory it stays as it is made there, whatever steps do.
+TEST_P(StateCopyOf, WhatIsTakenIsTheCopysOwn) {
+  StateCopy copy(engine_);
+  const std::vector<char> before = State();
+  auto reading = copy.Begin();
+  ASSERT_TRUE(reading.ok()) << Message(reading.status());
+  ASSERT_TRUE(copy.Wait().ok());
+  const Layout::Entry& entry = *engine_.layout().Find(setup_.config.model == "resnet18" ? "fc.weight" : "head.weight");
+  const auto taken = copy.Take(entry);
+  ASSERT_TRUE(taken.ok()) << Message(taken.status());
+  EXPECT_EQ(std::memcmp(*taken, &before[entry.offset], entry.bytes), 0);
+  std::memset(*taken, 7, entry.bytes);
+  ASSERT_TRUE(Update().ok() && engine_.Synchronize().ok());
+  EXPECT_EQ((*taken)[0], std::byte{7});
+  const std::vector<char> after = State();
+  EXPECT_NE(std::memcmp(&after[entry.offset], *taken, entry.bytes), 0) << "the device has what was made of the copy";
+  EXPECT_NE(std::memcmp(&after[entry.offset], &before[entry.offset], entry.bytes), 0) << "the step did nothing";
+}
+
+// Moments lie behind what forward writes: only the update has them kept.
+TEST_P(StateCopyOf, AStepHasThoseBytesKeptThatItWrites) {
   if (engine_.async()) GTEST_SKIP() << "an asynchronous device copies its state at once";
   uint64_t moments = engine_.layout().bytes(kStateArena);
   for (const auto& [name, entry] : engine_.layout().entries()) {
@@ -124,16 +176,17 @@ TEST_P(StateCopyOf, AStepWaitsForThoseBytesOnlyThatItWrites) {
   for (const auto& [name, entry] : engine_.layout().entries()) {
     ASSERT_TRUE(!entry.of_model || entry.offset < moments) << name;
   }
-  StateReading& reading = engine_.memory().state_reading();
-  reading.Begin();
-  std::thread step = UpdateBeside();
-  reading.Reach(moments);
-  EXPECT_TRUE(HasGradients());
-  std::this_thread::sleep_for(kMoment);
-  EXPECT_FALSE(ended_);
-  reading.End();
-  step.join();
-  EXPECT_TRUE(ended_);
+  gradients_ = BytesOf(kGradientsArena);
+  uint64_t in_forward = 0, at_last = 0;
+  engine_.memory().state_reading().Begin([&](uint64_t end) {
+    const bool updates = BytesOf(kGradientsArena) != gradients_;
+    (updates ? at_last : in_forward) = std::max(updates ? at_last : in_forward, end);
+  });
+  ASSERT_TRUE(Update().ok());
+  engine_.memory().state_reading().End();
+  EXPECT_EQ(in_forward > 0, setup_.config.model == "resnet18") << "running statistics";
+  EXPECT_LE(in_forward, moments);
+  EXPECT_GT(at_last, moments);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tests/train/lossy_disk.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -32,7 +33,8 @@ RecordedDisk::RecordedDisk(std::string root) : root_(std::move(root)), nodes_(1)
     const ssize_t written = real.write(descriptor, data, bytes);
     if (written > 0 && open_.contains(descriptor)) {
       const std::string text(static_cast<const char*>(data), static_cast<size_t>(written));
-      operations_.push_back({Operation::kWrite, open_[descriptor], 0, "", text});
+      const auto end = static_cast<size_t>(::lseek(descriptor, 0, SEEK_CUR));
+      operations_.push_back({Operation::kWrite, open_[descriptor], 0, "", text, end - text.size()});
     }
     return written;
   };
@@ -223,7 +225,8 @@ DiskContent RecordedDisk::AfterCrash(int cut, const std::vector<int>& lost) cons
         node.inside.erase(operation.name);
         break;
       case Operation::kWrite:
-        node.value += operation.text;
+        node.value.resize(std::max(node.value.size(), 1 + operation.offset + operation.text.size()));
+        node.value.replace(1 + operation.offset, operation.text.size(), operation.text);
         break;
       case Operation::kFsync:
         break;

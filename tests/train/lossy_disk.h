@@ -50,6 +50,7 @@ class RecordedDisk {
     int node = 0;            // the folder whose names change, or the file that is written or fsynced
     int child = 0;           // what the name stands for
     std::string name, text;  // text: the new name, the link's target or the bytes
+    size_t offset = 0;       // of the bytes in the file
   };
   struct Node {
     std::string path;                   // as it was made, for Describe

@@ -1,9 +1,12 @@
 #include "core/train/tensor_file.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "tests/train/scratch.h"
@@ -80,6 +83,69 @@ TEST_F(TensorFileTest, WritesWhatTheFormatAsksFor) {
   EXPECT_EQ(length % 8, 0u);
   EXPECT_EQ(text[8], '{');
   EXPECT_THAT(text, HasSubstr(R"("fc.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]})"));
+}
+
+// A checkpoint is several times the model: it is read part by part as it is written, by way of little memory.
+TEST_F(TensorFileTest, TensorsThatAreReadAreNeverWholeInMemory) {
+  constexpr size_t kMostMemory = size_t{4} << 20;
+  const std::vector<size_t> elements = {2'000'003, 5, 0, 1'500'000, 7};
+  const auto value = [](size_t tensor, size_t element) {
+    return static_cast<float>(tensor * 10'000'019 + element % 65'537);
+  };
+  std::vector<NamedTensor> tensors;
+  std::vector<size_t> next(elements.size(), 0);  // byte of each
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const auto read = [&, i](size_t begin, std::span<std::byte> to) {
+      EXPECT_EQ(begin, std::exchange(next[i], begin + to.size())) << "bytes of " << i;
+      for (size_t at = 0; at < to.size(); at += sizeof(float)) {
+        const float element = value(i, (begin + at) / sizeof(float));
+        std::memcpy(&to[at], &element, sizeof element);
+      }
+      return OkStatus();
+    };
+    tensors.push_back({fmt::format("t{}", i), "F32", {static_cast<int64_t>(elements[i])}, nullptr, read});
+  }
+  const char *least = nullptr, *most = nullptr;  // of what is written, but the header, which is the last
+  FileCalls watching = SystemFileCalls();
+  size_t in_place = 0, last = 0;
+  const char* last_data = nullptr;
+  watching.write = [&](int descriptor, const void* data, size_t bytes) {
+    const auto* const begin = static_cast<const char*>(data);
+    if (last_data != nullptr) {
+      least = least == nullptr ? last_data : std::min(least, last_data);
+      most = std::max(most, last_data + last);
+      ++in_place;
+    }
+    last_data = begin, last = bytes;
+    return ::write(descriptor, data, bytes);
+  };
+  ReplaceFileCalls(&watching);
+  const auto summary = WriteTensorFile(In("a.safetensors"), tensors);
+  ReplaceFileCalls(nullptr);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_GT(in_place, 3u);
+  EXPECT_LE(most - least, static_cast<ptrdiff_t>(kMostMemory));
+  const auto file = TensorFile::Open(In("a.safetensors"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->summary().header_crc32, summary->header_crc32);
+  for (size_t i = 0; i < elements.size(); ++i) {
+    EXPECT_EQ(next[i], elements[i] * sizeof(float));
+    const TensorFile::Entry* const entry = file->Find(tensors[i].name);
+    ASSERT_NE(entry, nullptr);
+    std::vector<float> values(elements[i]);
+    const Status found = file->Read(*entry, values.data());
+    ASSERT_TRUE(found.ok()) << found;
+    for (size_t at = 0; at < values.size(); ++at) ASSERT_EQ(values[at], value(i, at)) << i << ", " << at;
+  }
+}
+
+TEST_F(TensorFileTest, AnErrorOfReadingIsThatOfWritingAndLeavesNoFile) {
+  const auto fails = [](size_t begin, std::span<std::byte>) {
+    return begin == 0 ? OkStatus() : DataLoss("gone at byte {}", begin);
+  };
+  const auto status = WriteTensorFile(In("a.safetensors"), {{"a", "F32", {1 << 20}, nullptr, fails}}).status();
+  EXPECT_THAT(Message(status), HasSubstr("gone at byte"));
+  EXPECT_FALSE(std::filesystem::exists(In("a.safetensors")));
 }
 
 TEST_F(TensorFileTest, RefusesToWriteWhatCannotBeRead) {
