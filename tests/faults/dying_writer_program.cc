@@ -17,13 +17,13 @@
 namespace switchyard {
 namespace {
 
-// Its length, its header, and what it holds are written one behind the other.
+// What it holds is written with room for the header, which comes last.
 FileCalls CallsOfVictim() {
   FileCalls calls = SystemFileCalls();
   calls.write = [real = calls.write, writes = 0](int descriptor, const void* data, size_t bytes) mutable {
     std::error_code none;
     const std::string path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none);
-    if (path.find("/.step-00000004.tmp/state-") != std::string::npos && ++writes == 3) {
+    if (path.find("/.step-00000004.tmp/state-") != std::string::npos && ++writes == 1) {
       (void)real(descriptor, data, bytes / 2);
       fprintf(stderr, "is killed in %s\n", std::filesystem::path(path).filename().c_str());
       kill(getpid(), SIGKILL);
