@@ -190,7 +190,7 @@ const Command* FindCommand(const std::string& name) {
 
 int Fail(const Status& status) {
   LogError("{}", Message(status));
-  return ExitStatusOf(status);
+  return 1;
 }
 
 // The same of a command that may be one of several ranks.
