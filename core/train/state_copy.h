@@ -4,7 +4,7 @@
 // memory left for it, the bytes go to the host at once, as what lies in host memory does. There the copy takes as much
 // again, so that it is to be reserved before a run counts on it. A synchronous device copies in the thread that asks:
 // there the state is read from where it lies, and what a step is about to write before it was read is copied then, in
-// the thread of the steps (StateReading), so that a save that is fast enough copies nothing.
+// the thread of the steps (StateReading): all that lies before the last byte that it writes.
 //
 // Begin from the thread that runs the steps; all else from one other.
 #pragma once
