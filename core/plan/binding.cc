@@ -70,8 +70,10 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step) {
   bound.stream = step.stream;
   bound.waits = step.waits;
   for (const PlanPlace& place : step.outputs) {
-    if (place.arena == kStateArena)
-      bound.writes_state_until = std::max(bound.writes_state_until, place.offset + place.bytes);
+    if (place.arena != kStateArena) continue;
+    const bool first = bound.writes_state_until == 0;
+    bound.writes_state_from = first ? place.offset : std::min(bound.writes_state_from, place.offset);
+    bound.writes_state_until = std::max(bound.writes_state_until, place.offset + place.bytes);
   }
   switch (step.kind) {
     case Step::kHost:

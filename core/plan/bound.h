@@ -21,7 +21,7 @@ struct BoundStep {
   int stream;
   std::vector<int> waits;
   int event = -1;  // into Impl::events: recorded behind the step, where the device makes somebody wait for it
-  uint64_t writes_state_until = 0;  // the end of the last byte of the state arena that it writes
+  uint64_t writes_state_from = 0, writes_state_until = 0;  // what it writes of the state arena lies between them
   BoundKernel kernel;
   sy_place source{}, destination{};
   uint64_t bytes = 0;

@@ -139,7 +139,7 @@ Status Instance::Impl::RunSteps(const Stream& compute) {
 void Instance::Impl::KeepForReader(std::span<const BoundStep> writers) {
   StateReading& reading = memory->state_reading();
   if (!reading.reads()) return;
-  for (const BoundStep& step : writers) reading.AboutToWrite(step.writes_state_until);
+  for (const BoundStep& step : writers) reading.AboutToWrite(step.writes_state_from, step.writes_state_until);
 }
 
 // What it waits for, the step and its event.

@@ -186,7 +186,7 @@ Status Memory::Upload(const std::string& name, const void* data, uint64_t bytes)
     std::memcpy(host_address(entry->arena) + entry->offset, data, bytes);
     return OkStatus();
   }
-  if (entry->arena == kStateArena) state_reading_.AboutToWrite(entry->offset + entry->bytes);
+  if (entry->arena == kStateArena) state_reading_.AboutToWrite(entry->offset, entry->offset + entry->bytes);
   return device_->Upload(place(entry->arena, entry->offset, 0), data, bytes);
 }
 

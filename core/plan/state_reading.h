@@ -15,22 +15,22 @@ namespace switchyard {
 
 class StateReading {
  public:
-  // keep: puts aside what lies before `end` and has not been read; it must be callable until the next Begin.
-  void Begin(std::function<void(uint64_t end)> keep) {
+  // keep: puts aside what lies in [begin, end) and has not been read; it must be callable until the next Begin.
+  void Begin(std::function<void(uint64_t begin, uint64_t end)> keep) {
     keep_ = std::move(keep);
     reads_ = true;
   }
   void End() { reads_ = false; }
 
   bool reads() const { return reads_; }
-  // Of bytes before `end`; at once where nobody reads.
-  void AboutToWrite(uint64_t end) {
-    if (reads_ && end > 0) keep_(end);
+  // Of bytes in [begin, end), which may be none; at once where nobody reads.
+  void AboutToWrite(uint64_t begin, uint64_t end) {
+    if (reads_ && begin < end) keep_(begin, end);
   }
 
  private:
   std::atomic<bool> reads_ = false;
-  std::function<void(uint64_t)> keep_;
+  std::function<void(uint64_t, uint64_t)> keep_;
 };
 
 }  // namespace switchyard

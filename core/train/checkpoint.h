@@ -104,8 +104,8 @@ class CheckpointWriter {
   const std::string& run_folder() const { return run_folder_; }
 
   // Begins and returns; waits first while an earlier checkpoint is still being written. If that one failed, returns its
-  // error and saves nothing. Nothing is copied: nobody may change the tensors' data, which `contents.storage` owns; it
-  // is let go when they are written.
+  // error and saves nothing. Nobody may change the tensors' data, which `contents.storage` owns; it is let go when they
+  // are written.
   Status Save(CheckpointContents contents, const SaveOptions& options);
   // The same of what `make` gives; it is called in the writing thread, and its error is the save's.
   using MakeContents = std::function<StatusOr<CheckpointContents>()>;

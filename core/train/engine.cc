@@ -112,7 +112,7 @@ Status Engine::BeginUpdate() {
 
 Status Engine::TakeBack() {
   for (const Kept& kept : kept_) {
-    memory_->state_reading().AboutToWrite(kept.end);
+    memory_->state_reading().AboutToWrite(kept.end - kept.bytes, kept.end);
     SY_RETURN_IF_ERROR(world_.device->Copy(stream_, kept.state, kept.copy, kept.bytes));
   }
   return OkStatus();

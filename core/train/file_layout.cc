@@ -20,31 +20,40 @@ bool IsRunFrom(int64_t begin, const std::vector<float>& values) {
 
 }  // namespace
 
-const FileLayout::Published& FileLayout::Of(const std::string& parameter, const Shape& shape) {
-  const auto [found, added] = published_.try_emplace(parameter);
-  Published& published = found->second;
-  if (!added) return published;
+StatusOr<const FileLayout::Published*> FileLayout::Of(const std::string& parameter, const Shape& shape) {
+  if (const auto found = published_.find(parameter); found != published_.end()) return &found->second;
+  Published published;
   if (!to_file_) {
     published.tensors = {{parameter, shape, 0}};
-    return published;
+    return &published_.emplace(parameter, std::move(published)).first->second;
   }
-  scratch_.resize(static_cast<size_t>(Elements(shape)));
-  for (size_t i = 0; i < scratch_.size(); ++i) scratch_[i] = Numbered(static_cast<int64_t>(i));
+  const auto elements = static_cast<size_t>(Elements(shape));
+  scratch_.resize(elements);
+  for (size_t i = 0; i < elements; ++i) scratch_[i] = Numbered(static_cast<int64_t>(i));
   HostTensors whole;
   whole[parameter] = {shape, std::move(scratch_)};
   const HostTensors tensors = to_file_(std::move(whole));
+  std::vector<bool> found(elements);
+  size_t count = 0;
   for (const auto& [in_file, tensor] : tensors) {
+    for (const float value : tensor.values) {
+      const size_t element = std::bit_cast<uint32_t>(value);
+      if (element >= elements || found[element])
+        return Internal("{}, as {} in files, is not made of its own elements, each once", parameter, in_file);
+      found[element] = true;
+    }
+    count += tensor.values.size();
     const int64_t begin = tensor.values.empty() ? 0 : std::bit_cast<uint32_t>(tensor.values[0]);
     published.moved |= !IsRunFrom(begin, tensor.values);
     published.tensors.push_back({in_file, tensor.shape, begin});
   }
-  if (!published.moved) return published;
+  if (count != elements) return Internal("{}: files have {} of its {} elements", parameter, count, elements);
   int64_t begin = 0;  // as Move lays them
   for (Tensor& tensor : published.tensors) {
-    tensor.begin = begin;
+    if (published.moved) tensor.begin = begin;
     begin += Elements(tensor.shape);
   }
-  return published;
+  return &published_.emplace(parameter, std::move(published)).first->second;
 }
 
 void FileLayout::Move(const std::string& parameter, const Shape& shape, float* values) {

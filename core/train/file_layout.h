@@ -28,7 +28,8 @@ class FileLayout {
     std::vector<Tensor> tensors;
     bool moved = false;  // elements have another order than the parameter's
   };
-  const Published& Of(const std::string& parameter, const Shape& shape);
+  // Internal where to_file does not give each element once. What is returned stands as long as this.
+  StatusOr<const Published*> Of(const std::string& parameter, const Shape& shape);
   // Brings values of a parameter whose elements are moved, row-major f32, into the order of its tensors, one behind
   // another.
   void Move(const std::string& parameter, const Shape& shape, float* values);

@@ -43,6 +43,7 @@ Status Keeping::Begin(CheckpointContents contents, const SaveOptions& options) {
                reading = std::move(reading)]() mutable -> StatusOr<CheckpointContents> {
     SY_ASSIGN_OR_RETURN(Snapshot snapshot,
                         TakeSnapshot(copy_, std::move(gathered), engine_.layout(), file_layout_, contents.step));
+    copy_.AllAnnounced();
     contents.weights = std::move(snapshot.weights);
     contents.state = std::move(snapshot.state);
     contents.storage = std::make_shared<const std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
@@ -78,10 +79,12 @@ Status Keeping::BeginShared(CheckpointContents contents, const SaveOptions& opti
     } else {
       SY_ASSIGN_OR_RETURN(contents.weights, TakeWeights(copy_, engine_.layout(), file_layout_, contents.step));
     }
+    copy_.AllAnnounced();
     return SaveCheckpoint(run_folder_, contents, options).status();
   };
   const auto add = [this, meeting, take, file = static_cast<int>(place - writers_.begin())]() -> Status {
     SY_ASSIGN_OR_RETURN(const std::vector<TensorPiece> pieces, take());
+    copy_.AllAnnounced();
     SY_ASSIGN_OR_RETURN(const std::string draft, meeting->Draft());
     SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
     SY_ASSIGN_OR_RETURN(const Folder checkpoints, run.OpenInside("checkpoints"));

@@ -144,9 +144,9 @@ class TensorLister {
   Status AddAsPublished(const std::string& prefix, const std::string& weight, const std::string& name,
                         const Layout::Entry& entry, FileLayout& file_layout, std::vector<NamedTensor>* list) const {
     const Shape& shape = entry.whole_shape();
-    const FileLayout::Published& published = file_layout.Of(weight, shape);
-    if (!published.moved) {
-      for (const auto& [in_file, of_file, begin] : published.tensors)
+    SY_ASSIGN_OR_RETURN(const FileLayout::Published* const published, file_layout.Of(weight, shape));
+    if (!published->moved) {
+      for (const auto& [in_file, of_file, begin] : published->tensors)
         list->push_back(Tensor(prefix + in_file, name, entry, of_file, static_cast<uint64_t>(begin) * sizeof(float)));
       return OkStatus();
     }
@@ -154,17 +154,17 @@ class TensorLister {
     auto* const values = reinterpret_cast<float*>(bytes);
     if (entry.is_weight())
       SY_RETURN_IF_ERROR(CheckFinite(name, {values, static_cast<size_t>(Elements(shape))}, data_step_));
-    AddMoved(prefix, weight, shape, values, file_layout, list);
-    return OkStatus();
+    return AddFromMemory(prefix, weight, shape, values, file_layout, list);
   }
 
   // Values in memory, which are brought into the order of files there.
-  static void AddMoved(const std::string& prefix, const std::string& weight, const Shape& shape, float* values,
-                       FileLayout& file_layout, std::vector<NamedTensor>* list) {
-    const FileLayout::Published& published = file_layout.Of(weight, shape);
-    if (published.moved) file_layout.Move(weight, shape, values);
-    for (const auto& [in_file, of_file, begin] : published.tensors)
+  static Status AddFromMemory(const std::string& prefix, const std::string& weight, const Shape& shape, float* values,
+                              FileLayout& file_layout, std::vector<NamedTensor>* list) {
+    SY_ASSIGN_OR_RETURN(const FileLayout::Published* const published, file_layout.Of(weight, shape));
+    if (published->moved) file_layout.Move(weight, shape, values);
+    for (const auto& [in_file, of_file, begin] : published->tensors)
       list->push_back({prefix + in_file, "F32", {of_file.begin(), of_file.end()}, values + begin});
+    return OkStatus();
   }
 
  private:
@@ -257,7 +257,7 @@ StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout
     auto* const values = reinterpret_cast<float*>(bytes);
     if (entry.is_weight())
       SY_RETURN_IF_ERROR(CheckFinite(name, {values, static_cast<size_t>(Elements(shape))}, data_step));
-    if (as_published) TensorLister::AddMoved(prefix, weight, shape, values, file_layout, list);
+    if (as_published) SY_RETURN_IF_ERROR(TensorLister::AddFromMemory(prefix, weight, shape, values, file_layout, list));
     if (!as_published) list->push_back({name, SavedType(entry), {shape.begin(), shape.end()}, bytes});
   }
   AddAll(storage->each_rank, kEachRank, &snapshot.state);
@@ -330,7 +330,8 @@ StatusOr<TensorFileSummary> JoinWeights(const Folder& folder, const std::string&
     const Shape& shape = layout.Find(weight)->whole_shape();
     std::vector<float> values(static_cast<size_t>(Elements(shape)));
     SY_RETURN_IF_ERROR(saved.Read(*entry, values.data()));
-    if (file_layout.Of(weight, shape).moved) file_layout.Move(weight, shape, values.data());
+    SY_ASSIGN_OR_RETURN(const FileLayout::Published* const published, file_layout.Of(weight, shape));
+    if (published->moved) file_layout.Move(weight, shape, values.data());
     const size_t bytes = values.size() * sizeof(float);
     begun[weight] = {std::move(values), bytes};
     return OkStatus();
@@ -338,7 +339,8 @@ StatusOr<TensorFileSummary> JoinWeights(const Folder& folder, const std::string&
   std::vector<NamedTensor> tensors;
   for (const auto& [weight, entry] : layout.entries()) {
     if (!entry.is_weight()) continue;
-    for (const auto& [in_file, shape, begin] : file_layout.Of(weight, entry.whole_shape()).tensors) {
+    SY_ASSIGN_OR_RETURN(const FileLayout::Published* const published, file_layout.Of(weight, entry.whole_shape()));
+    for (const auto& [in_file, shape, begin] : published->tensors) {
       const auto read = [&, weight = weight, begin = begin](size_t from, std::span<std::byte> to) -> Status {
         if (!begun.contains(weight)) SY_RETURN_IF_ERROR(begin_weight(weight));
         Begun& of_weight = begun[weight];

@@ -60,7 +60,7 @@ StatusOr<std::shared_ptr<const void>> StateCopy::Begin() {
       uint64_t& bytes = unread_[entry.offset].bytes;
       bytes = std::max(bytes, entry.bytes);
     }
-    engine_.memory().state_reading().Begin([this](uint64_t end) { KeepBefore(end); });
+    engine_.memory().state_reading().Begin([this](uint64_t begin, uint64_t end) { Keep(begin, end); });
   } else if (beside_.bytes() == 0) {
     SY_RETURN_IF_ERROR(device.Download(host_.data(), state, host_.bytes()));
   } else {
@@ -86,6 +86,11 @@ void StateCopy::Announce(const Layout::Entry& entry, uint64_t bytes) {
   unread.to_read = unread.to_read.value_or(0) + bytes;
 }
 
+void StateCopy::AllAnnounced() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [offset, unread] : unread_) unread.to_read = unread.to_read.value_or(0);
+}
+
 Status StateCopy::Read(const Layout::Entry& entry, uint64_t begin, std::span<std::byte> to) {
   if (!IsReadInPlace(entry)) {
     std::memcpy(to.data(), At(entry) + begin, to.size());
@@ -94,6 +99,7 @@ Status StateCopy::Read(const Layout::Entry& entry, uint64_t begin, std::span<std
   const std::lock_guard lock(mutex_);
   SY_RETURN_IF_ERROR(kept_);
   Unread& unread = unread_.at(entry.offset);
+  if (unread.taken) return Internal("the copy of the state is read where it was taken to be changed");
   if (unread.copied) {
     std::memcpy(to.data(), At(entry) + begin, to.size());
   } else {
@@ -108,7 +114,9 @@ StatusOr<std::byte*> StateCopy::Take(const Layout::Entry& entry) {
   if (IsReadInPlace(entry)) {
     const std::lock_guard lock(mutex_);
     SY_RETURN_IF_ERROR(kept_);
-    SY_RETURN_IF_ERROR(CopyToHost(entry.offset, unread_.at(entry.offset)));
+    Unread& unread = unread_.at(entry.offset);
+    SY_RETURN_IF_ERROR(CopyToHost(entry.offset, unread));
+    unread.taken = true;
   }
   return At(entry);
 }
@@ -129,11 +137,13 @@ Status StateCopy::CopyToHost(uint64_t offset, Unread& unread) {
 }
 
 // In the thread of the steps, of which one is about to write.
-void StateCopy::KeepBefore(uint64_t end) {
+void StateCopy::Keep(uint64_t begin, uint64_t end) {
   const std::lock_guard lock(mutex_);
-  for (auto& [offset, unread] : unread_) {
-    if (offset >= end || !kept_.ok()) break;
-    if (unread.copied || unread.to_read == 0) continue;
+  auto at = unread_.upper_bound(begin);
+  if (at != unread_.begin()) --at;  // which may reach into the range
+  for (; at != unread_.end() && at->first < end && kept_.ok(); ++at) {
+    auto& [offset, unread] = *at;
+    if (offset + unread.bytes <= begin || unread.copied || unread.to_read == 0) continue;
     kept_ = CopyToHost(offset, unread);
     kept_bytes_ += unread.bytes;
   }

@@ -4,9 +4,9 @@
 // memory left for it, the bytes go to the host at once, as what lies in host memory does. There the copy takes as much
 // again, so that it is to be reserved before a run counts on it. A synchronous device copies in the thread that asks:
 // there the state is read from where it lies, and what a step is about to write before it was read is copied then, in
-// the thread of the steps (StateReading): all that lies before the last byte that it writes.
+// the thread of the steps (StateReading): all that lies between the first and the last byte that it writes.
 //
-// Begin from the thread that runs the steps; all else from one other.
+// Begin from the thread that runs the steps; all else from one other. What Begin returned may be let go in either.
 #pragma once
 
 #include <atomic>
@@ -37,13 +37,15 @@ class StateCopy {
   // Begin and before the engine is destroyed.
   StatusOr<std::shared_ptr<const void>> Begin();
   Status Wait();  // until it can be read
-  // Who will read `bytes` bytes of an entry says so before the first is read: what nobody is to read any more is not
-  // copied for the sake of a step that writes it.
+  // Who will read `bytes` bytes of an entry says so before the first is read, and once all have, nothing else will be:
+  // what nobody is to read any more is not copied for the sake of a step that writes it.
   void Announce(const Layout::Entry& entry, uint64_t bytes);
+  void AllAnnounced();
   // Puts bytes of an entry from `begin` on into `to`, as they were at Begin.
   Status Read(const Layout::Entry& entry, uint64_t begin, std::span<std::byte> to);
   uint64_t kept_bytes() const { return kept_bytes_; }  // since Begin, for the sake of steps
-  // The whole entry in the copy's memory, to be changed there; it stands until the next Begin.
+  // The whole entry in the copy's memory, to be changed there; it stands until the next Begin. Not one that is read
+  // too.
   StatusOr<std::byte*> Take(const Layout::Entry& entry);
 
  private:
@@ -52,11 +54,12 @@ class StateCopy {
     uint64_t bytes = 0;
     std::optional<uint64_t> to_read;  // bytes; none: nobody has said so yet
     bool copied = false;              // to host_
+    bool taken = false;
   };
 
   Status Allocate();
   void End();
-  void KeepBefore(uint64_t end);
+  void Keep(uint64_t begin, uint64_t end);
   Status CopyToHost(uint64_t offset, Unread& unread);
   std::byte* At(const Layout::Entry& entry) {
     const HostMemory& copied = entry.arena == kHostStateArena ? of_host_ : host_;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <set>
 #include <span>
 #include <thread>
 
@@ -75,7 +76,6 @@ class StateCopyOf : public testing::TestWithParam<const char*> {
   Engine engine_{SharedWorld()};
   HostBatch batch_;
   int64_t updates_ = 0;
-  std::vector<char> gradients_;  // of the update before
   std::atomic<bool> ended_ = false;
 };
 INSTANTIATE_TEST_SUITE_P(Models, StateCopyOf, testing::Values("vit_micro", "resnet18"),
@@ -127,11 +127,12 @@ TEST_P(StateCopyOf, NothingIsKeptForThoseWhoHaveGone) {
 TEST_P(StateCopyOf, WhatWasReadAsAnnouncedIsNotKept) {
   if (engine_.async()) GTEST_SKIP() << "an asynchronous device copies its state at once";
   StateCopy copy(engine_);
+  const std::vector<char> expected = State();
   auto reading = copy.Begin();
   ASSERT_TRUE(reading.ok()) << Message(reading.status());
   uint64_t unread = 0;
   for (const auto& [name, entry] : engine_.layout().entries()) {
-    if (entry.arena != kStateArena) continue;
+    if (entry.arena != kStateArena || name.starts_with("moment2/")) continue;  // which nobody is to read
     copy.Announce(entry, entry.bytes);
     copy.Announce(entry, entry.bytes);  // for two who read
     std::vector<std::byte> bytes(entry.bytes);
@@ -143,8 +144,15 @@ TEST_P(StateCopyOf, WhatWasReadAsAnnouncedIsNotKept) {
     }
   }
   ASSERT_GT(unread, 0u);
+  copy.AllAnnounced();
   ASSERT_TRUE(Update().ok());
   EXPECT_EQ(copy.kept_bytes(), unread);
+  for (const auto& [name, entry] : engine_.layout().entries()) {
+    if (!name.starts_with("moment1/")) continue;
+    std::vector<std::byte> bytes(entry.bytes);
+    ASSERT_TRUE(copy.Read(entry, 0, bytes).ok());
+    EXPECT_EQ(std::memcmp(bytes.data(), &expected[entry.offset], entry.bytes), 0) << name;
+  }
 }
 
 // In the copy's memory it stays as it is made there, whatever steps do.
@@ -161,32 +169,56 @@ TEST_P(StateCopyOf, WhatIsTakenIsTheCopysOwn) {
   std::memset(*taken, 7, entry.bytes);
   ASSERT_TRUE(Update().ok() && engine_.Synchronize().ok());
   EXPECT_EQ((*taken)[0], std::byte{7});
+  std::vector<std::byte> bytes(entry.bytes);
+  EXPECT_EQ(copy.Read(entry, 0, bytes).ok(), engine_.async());
   const std::vector<char> after = State();
   EXPECT_NE(std::memcmp(&after[entry.offset], *taken, entry.bytes), 0) << "the device has what was made of the copy";
   EXPECT_NE(std::memcmp(&after[entry.offset], &before[entry.offset], entry.bytes), 0) << "the step did nothing";
 }
 
-// Moments lie behind what forward writes: only the update has them kept.
+// Running statistics in the forward pass, and no weight beside them; all in the update.
 TEST_P(StateCopyOf, AStepHasThoseBytesKeptThatItWrites) {
   if (engine_.async()) GTEST_SKIP() << "an asynchronous device copies its state at once";
-  uint64_t moments = engine_.layout().bytes(kStateArena);
-  for (const auto& [name, entry] : engine_.layout().entries()) {
-    if (name.starts_with("moment")) moments = std::min(moments, entry.offset);
-  }
-  for (const auto& [name, entry] : engine_.layout().entries()) {
-    ASSERT_TRUE(!entry.of_model || entry.offset < moments) << name;
-  }
-  gradients_ = BytesOf(kGradientsArena);
-  uint64_t in_forward = 0, at_last = 0;
-  engine_.memory().state_reading().Begin([&](uint64_t end) {
-    const bool updates = BytesOf(kGradientsArena) != gradients_;
-    (updates ? at_last : in_forward) = std::max(updates ? at_last : in_forward, end);
+  const auto overlaps = [](const Layout::Entry& entry, uint64_t begin, uint64_t end) {
+    return entry.arena == kStateArena && entry.offset < end && begin < entry.offset + entry.bytes;
+  };
+  const std::vector<char> gradients = BytesOf(kGradientsArena);
+  std::set<std::string> in_forward, in_update;
+  engine_.memory().state_reading().Begin([&](uint64_t begin, uint64_t end) {
+    const bool updates = BytesOf(kGradientsArena) != gradients;
+    for (const auto& [name, entry] : engine_.layout().entries()) {
+      if (overlaps(entry, begin, end)) (updates ? in_update : in_forward).insert(name);
+    }
   });
+  const std::vector<char> before = State();
   ASSERT_TRUE(Update().ok());
   engine_.memory().state_reading().End();
-  EXPECT_EQ(in_forward > 0, setup_.config.model == "resnet18") << "running statistics";
-  EXPECT_LE(in_forward, moments);
-  EXPECT_GT(at_last, moments);
+  const std::vector<char> after = State();
+  uint64_t statistics = 0;
+  for (const auto& [name, entry] : engine_.layout().entries()) {
+    if (entry.arena != kStateArena) continue;
+    statistics += entry.of_model ? 1 : 0;
+    EXPECT_FALSE(in_forward.contains(name) && !entry.of_model) << name << " is kept in forward";
+    const bool written = std::memcmp(&before[entry.offset], &after[entry.offset], entry.bytes) != 0;
+    EXPECT_TRUE(!written || in_forward.contains(name) || in_update.contains(name)) << name << " is not kept";
+  }
+  EXPECT_EQ(in_forward.size(), statistics);
+  EXPECT_EQ(statistics > 0, setup_.config.model == "resnet18");
+}
+
+// An upload writes too.
+TEST_P(StateCopyOf, HoldsWhatAnUploadOverwrites) {
+  StateCopy copy(engine_);
+  const std::vector<char> before = State();
+  auto reading = copy.Begin();
+  ASSERT_TRUE(reading.ok()) << Message(reading.status());
+  ASSERT_TRUE(copy.Wait().ok());
+  const std::string name = setup_.config.model == "resnet18" ? "fc.weight" : "head.weight";
+  const Layout::Entry& entry = *engine_.layout().Find(name);
+  ASSERT_TRUE(engine_.memory().Upload(name, std::vector<char>(entry.bytes, 3).data(), entry.bytes).ok());
+  std::vector<std::byte> bytes(entry.bytes);
+  ASSERT_TRUE(copy.Read(entry, 0, bytes).ok());
+  EXPECT_EQ(std::memcmp(bytes.data(), &before[entry.offset], entry.bytes), 0);
 }
 
 }  // namespace

@@ -91,6 +91,26 @@ TEST_F(BulkWriteTest, OnlyWhatFillsNoBlockGoesThroughTheCache) {
   EXPECT_EQ(direct_, 0) << "a small file";
 }
 
+// It is asked for when all else is written, and stands before it.
+TEST_F(BulkWriteTest, TheHeadIsWrittenLast) {
+  for (const size_t bytes : {size_t{3}, 5 * kMiB + 1}) {
+    bool all_read = false;
+    switchyard::Pieces pieces = PiecesOf(std::vector<ByteView>{});
+    const auto read = [&](size_t begin, std::span<std::byte> to) {
+      std::fill(to.begin(), to.end(), std::byte{'p'});
+      all_read = begin + to.size() == bytes;
+      return OkStatus();
+    };
+    pieces.pieces = {{bytes, read}};
+    pieces.head_bytes = 5000;
+    pieces.head = [&] { return std::string(5000, all_read ? 'h' : 'x'); };
+    const auto folder = Folder::Open(In(""));
+    ASSERT_TRUE(folder.ok() && folder->Write("file", pieces).ok());
+    EXPECT_TRUE(ReadText(In("file")) == std::string(5000, 'h') + std::string(bytes, 'p')) << bytes;
+    std::filesystem::remove(In("file"));
+  }
+}
+
 TEST_F(BulkWriteTest, ADiskThatAllowsNoDirectWriteGetsThemThroughTheCache) {
   for (const int error_number : {EINVAL, EFAULT}) {
     for (const int allowed : {0, 1}) {  // direct writes before the first that is refused

@@ -55,7 +55,9 @@ TEST(FileLayout, IsThatOfTheModelsOwnFunction) {
       std::vector<float> values(static_cast<size_t>(Elements(shape)));
       std::iota(values.begin(), values.end(), static_cast<float>(100 * round));
       const HostTensors expected = ToFile({{name, {shape, values}}});
-      const FileLayout::Published& published = layout.Of(name, shape);
+      const auto found = layout.Of(name, shape);
+      ASSERT_TRUE(found.ok()) << Message(found.status());
+      const FileLayout::Published& published = **found;
       EXPECT_EQ(published.moved, name == "patch" || name == "pair");
       if (published.moved) layout.Move(name, shape, values.data());
       ASSERT_EQ(published.tensors.size(), expected.size());
@@ -72,12 +74,36 @@ TEST(FileLayout, IsThatOfTheModelsOwnFunction) {
 
 TEST(FileLayout, IsTheGraphsWhereAModelHasNoOther) {
   FileLayout layout{TrainableModel()};
-  const FileLayout::Published& published = layout.Of("fc", {2, 3});
+  const auto found = layout.Of("fc", {2, 3});
+  ASSERT_TRUE(found.ok()) << Message(found.status());
+  const FileLayout::Published& published = **found;
   EXPECT_FALSE(published.moved);
   ASSERT_EQ(published.tensors.size(), 1u);
   EXPECT_EQ(published.tensors[0].name, "fc");
   EXPECT_EQ(published.tensors[0].shape, (Shape{2, 3}));
   EXPECT_EQ(published.tensors[0].begin, 0);
+}
+
+// What is not a parameter's own elements, each once, cannot be written from where it lies.
+TEST(FileLayout, RefusesAFunctionThatDoesMoreThanMove) {
+  using Change = void (*)(std::vector<float>&);
+  const std::pair<Change, const char*> changes[] = {
+      {[](std::vector<float>& values) { values[0] = 1; }, "its own elements"},
+      {[](std::vector<float>& values) { values[2] = values[3]; }, "its own elements"},
+      {[](std::vector<float>& values) { values.push_back(0); }, "its own elements"},
+      {[](std::vector<float>& values) { values.pop_back(); }, "5 of its 6 elements"}};
+  for (const auto& [change, words] : changes) {
+    TrainableModel model;
+    model.to_file = [change = change](HostTensors tensors) {
+      change(tensors.begin()->second.values);
+      return tensors;
+    };
+    FileLayout layout(model);
+    for (int round = 0; round < 2; ++round) {
+      const auto found = layout.Of("fc", {2, 3});
+      EXPECT_NE(Message(found.status()).find(words), std::string::npos) << Message(found.status());
+    }
+  }
 }
 
 }  // namespace
