@@ -175,6 +175,29 @@ TEST(Rendezvous, ABarrierWaitsForAllEveryTime) {
   });
 }
 
+// Whoever relays tells rank 0 of its neighbours once all have come to it, and before where rank 0 has to say who is
+// missing.
+TEST(Rendezvous, WhoDidNotComeToABarrierIsNamedOnEveryNode) {
+  for (int missing = 0; missing < 6; ++missing) {
+    OnRanks(
+        6,
+        [&](int rank, Rendezvous& rendezvous, const ProcessMap&) {
+          ASSERT_TRUE(rendezvous.Barrier("all", 5000).ok());
+          if (rank != missing) {
+            EXPECT_THAT(Message(rendezvous.Barrier("most", 300)),
+                        HasSubstr(fmt::format("barrier \"most\": rank {} (pid", missing)));
+          } else {
+            ASSERT_TRUE(rendezvous.Get("told", 5000).ok());
+          }
+          if (rank == (missing + 1) % 6) {
+            ASSERT_TRUE(rendezvous.Put("told", "").ok());
+          }
+          EXPECT_TRUE(rendezvous.Barrier("end", 5000).ok());
+        },
+        3);
+  }
+}
+
 TEST(Rendezvous, MissingRanksAreNamed) {
   ProcessMap map = Place(0, 4, FreePort());
   std::thread second([port = map.master_port] {

@@ -37,7 +37,7 @@ Messages Of(const std::string& output, const std::string& phase) {
 }
 
 TEST(Scale, MessagesGrowNoFasterThanRanksTimesTheirLogarithm) {
-  const int few = 16, many = 128;
+  constexpr int few = 16, many = 128;
   const CommandResult small = Play(few, "leave"), large = Play(many, "leave");
   ASSERT_EQ(small.code, 0) << small.output;
   ASSERT_EQ(large.code, 0) << large.output;
@@ -48,8 +48,11 @@ TEST(Scale, MessagesGrowNoFasterThanRanksTimesTheirLogarithm) {
     EXPECT_LE(after.all, before.all * growth) << phase << "\n" << large.output;
     EXPECT_LE(after.busiest, before.busiest * growth) << phase << "\n" << large.output;
   }
-  // To a barrier each rank comes by one message to rank 0, and each node is let go by one.
-  EXPECT_LE(Of(large.output, "10 barriers").busiest, 10 * (many + many / kNode + 1)) << large.output;
+  // To a barrier each node comes by one message to rank 0, and is let go by one.
+  constexpr int kNodes = many / kNode;
+  EXPECT_EQ(Of(large.output, "10 barriers").busiest, 10 * 2 * kNodes) << large.output;
+  // Rank 0 exchanges goodbyes with who relays, tells them of the first, and hears of the first and at last of all there.
+  EXPECT_LE(Of(large.output, "leave").busiest, 5 * kNodes + 1) << large.output;
   // Rank 0 holds a connection a node, not one a rank.
   EXPECT_THAT(large.output, HasSubstr("descriptors of rank 0: "));
   EXPECT_LT(std::stoi(large.output.substr(large.output.find("rank 0: ") + 8)), many / 2) << large.output;

@@ -156,7 +156,7 @@ void MessageLink::Close() {
 }
 
 const std::string& EngineVersion() {
-  static const std::string version = SWITCHYARD_VERSION "/6";
+  static const std::string version = SWITCHYARD_VERSION "/7";
   return version;
 }
 

@@ -22,13 +22,13 @@ enum class MessageType : uint32_t {
   kHeartbeat,  // nothing
   kFailure,    // text: the run is over for everybody
   kGoodbye,    // nothing: the sender leaves cleanly
-  kDeparture,  // rank: another one's goodbye is passed on
+  kDeparture,  // ranks: the goodbyes of others are passed on
   kChallenge,  // nonce: the first word to whoever connects
   kProof,      // proof: the answer to a hello
   kJoin,       // who has come to a relay, as a hello says it
-  kArrive,     // barrier, rank: it has come
+  kArrive,     // barrier, ranks: they have come
   kRelease,    // barrier: all have come
-  kMissing,    // barrier: whoever waits there wants to know for whom
+  kMissing,    // barrier: whoever waits there wants to know for whom; of rank 0: relays say who has come so far
   kAgain,      // run: of node 0, whether the ranks are started again ("1" or "0"), and for which run
 };
 

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/logging.h"
@@ -35,6 +36,7 @@ using std::chrono::milliseconds;
 constexpr size_t kLongestFailure = 8 << 10;     // characters of what is told of one
 constexpr auto kLastWords = milliseconds(300);  // for the news of a failure to leave this process
 constexpr int kNamesMs = 1000;                  // for rank 0 to say who did not come to a barrier
+constexpr auto kCounts = milliseconds(200);     // of that, for relays to say who came to them
 constexpr char kMissingOf[] = "missing at ";    // before a barrier's key: what rank 0 says of it
 constexpr int kWoken = -1;                      // the poller's id of `wake`; those of links are their peers
 
@@ -60,6 +62,7 @@ struct Rendezvous::Impl {
   std::vector<int> neighbours;                      // who has a link
   int parent = -1;                                  // the neighbour that leads to rank 0; -1: this is rank 0
   std::vector<std::pair<int, int>> wards;  // whom it watches for the others, and the neighbour that leads there
+  bool has_relays = false;                 // of rank 0: one of its neighbours leads to others
   std::vector<int> unsent;                 // neighbours to whom something was said that is not sent yet
   std::vector<bool> awaits_room;           // by neighbour: the poller tells when the link takes more
   double lived_ms = 0;                     // the watch's own clock
@@ -67,15 +70,22 @@ struct Rendezvous::Impl {
   double look_at = 0;                      // on that clock: when somebody's silence may have lasted too long
   std::vector<bool> departed;
   std::string first_departed;
+  std::vector<std::string> departures;  // of who relays: what rank 0 does not know of them yet
   struct Arrivals {
     int count = 0;
     std::vector<bool> came;  // by rank
+  };
+  struct Gathered {
+    size_t count = 0;
+    std::vector<std::string> unsaid;  // ranks of whom rank 0 does not know yet
   };
   std::map<std::string, std::string> values;        // rank 0: the store; elsewhere: what has arrived of it
   std::map<std::string, std::vector<int>> awaited;  // which neighbours asked for a key that is not in `values`
   std::set<std::string> asked;                      // elsewhere than on rank 0: keys asked for
   std::map<std::string, int> barriers;              // how often each was reached
   std::map<std::string, Arrivals> arrivals;         // rank 0: of barriers that wait
+  std::map<std::string, Clock::time_point> name_at;  // rank 0: when it says who is missing there
+  std::map<std::string, Gathered> gathered;          // elsewhere: of barriers to which not all have come that lead here
   std::set<std::string> released;                   // barriers to which all have come, and this rank is still there
   Status failure;
   std::vector<std::function<void(const Status&)>> callbacks;
@@ -153,19 +163,36 @@ struct Rendezvous::Impl {
   void Ask(const std::string& key) {
     if (parent >= 0 && asked.insert(key).second) SendUp(MessageType::kGet, {key});
   }
-  // Rank 0 hears of every goodbye, the others of the first.
+  // All hear of the first goodbye. Rank 0 hears of every one, from who relays by one message once nobody is left there.
   void Depart(int peer, int from) {
     departed[peer] = true;
-    const std::vector<std::string> who = {std::to_string(peer)};
     if (first_departed.empty()) {
       first_departed = Name(peer);
-      Spread(MessageType::kDeparture, who, from);
+      Spread(MessageType::kDeparture, {std::to_string(peer)}, from);
     } else if (parent >= 0 && from != parent) {
-      SendUp(MessageType::kDeparture, who);
+      departures.push_back(std::to_string(peer));
     }
+    const auto stays = [&](const auto& ward) { return !departed[ward.first]; };
+    if (!departures.empty() && std::none_of(wards.begin(), wards.end(), stays))
+      SendUp(MessageType::kDeparture, std::exchange(departures, {}));
     changed.notify_all();
   }
-  // Of rank 0: counts, and lets all go once all have come. One message in for each rank, one out for each neighbour.
+  // Of who is not rank 0: tells it once all have come that lead here, itself and its wards.
+  void Gather(const std::string& barrier, const std::string& who) {
+    Gathered& here = gathered[barrier];
+    here.unsaid.push_back(who);
+    if (++here.count <= wards.size()) return;
+    SayWhoCame(barrier);
+    gathered.erase(barrier);
+  }
+  void SayWhoCame(const std::string& barrier) {
+    const auto here = gathered.find(barrier);
+    if (here == gathered.end() || here->second.unsaid.empty()) return;
+    std::vector<std::string> fields = std::exchange(here->second.unsaid, {});
+    fields.insert(fields.begin(), barrier);
+    SendUp(MessageType::kArrive, fields);
+  }
+  // Of rank 0: counts, and lets all go once all have come. One message in and one out for each neighbour.
   void Arrive(const std::string& barrier, int peer) {
     Arrivals& waiting = arrivals[barrier];
     waiting.came.resize(static_cast<size_t>(world));
@@ -182,7 +209,14 @@ struct Rendezvous::Impl {
     }
     changed.notify_all();
   }
-  // Of rank 0: who is missing, into the store; "": all have come.
+  // Of rank 0: somebody waits there in vain. What relays have heard and not said yet is asked for first.
+  void FindMissing(const std::string& barrier) {
+    if (!has_relays) return NameMissing(barrier);
+    if (!name_at.try_emplace(barrier, Clock::now() + kCounts).second) return;
+    Spread(MessageType::kMissing, {barrier});
+    Wake();
+  }
+  // Who is missing, into the store; "": all have come.
   void NameMissing(const std::string& barrier) {
     const auto waiting = arrivals.find(barrier);
     std::string name;
@@ -192,9 +226,11 @@ struct Rendezvous::Impl {
     }
     if (values.count(kMissingOf + barrier) == 0) Store(kMissingOf + barrier, name);
   }
-  bool IsRank(const std::string& text) const {
-    const int number = std::atoi(text.c_str());
-    return number >= 0 && number < world;
+  bool AreRanks(std::vector<std::string>::const_iterator from, std::vector<std::string>::const_iterator to) const {
+    return from < to && std::all_of(from, to, [&](const std::string& text) {
+             const int number = std::atoi(text.c_str());
+             return number >= 0 && number < world;
+           });
   }
   void Handle(int peer, const Frame& message);
   void Serve(int peer);
@@ -225,14 +261,16 @@ void Rendezvous::Impl::Handle(int peer, const Frame& message) {
     }
   } else if (!from_below && is(MessageType::kValue, 2)) {
     Store(fields[0], fields[1]);
-  } else if (from_below && is(MessageType::kArrive, 2) && IsRank(fields[1])) {
-    rank == 0 ? Arrive(fields[0], std::atoi(fields[1].c_str())) : SendUp(message.type, fields);
+  } else if (from_below && message.type == MessageType::kArrive && !fields.empty() &&
+             AreRanks(fields.begin() + 1, fields.end())) {
+    for (size_t i = 1; i < fields.size(); ++i)
+      rank == 0 ? Arrive(fields[0], std::atoi(fields[i].c_str())) : Gather(fields[0], fields[i]);
   } else if (!from_below && is(MessageType::kRelease, 1)) {
     Release(fields[0]);
-  } else if (from_below && is(MessageType::kMissing, 1)) {
-    rank == 0 ? NameMissing(fields[0]) : SendUp(message.type, fields);
-  } else if (is(MessageType::kDeparture, 1) && IsRank(fields[0])) {
-    Depart(std::atoi(fields[0].c_str()), peer);
+  } else if (is(MessageType::kMissing, 1)) {
+    rank == 0 ? FindMissing(fields[0]) : from_below ? SendUp(message.type, fields) : SayWhoCame(fields[0]);
+  } else if (message.type == MessageType::kDeparture && AreRanks(fields.begin(), fields.end())) {
+    for (const std::string& who : fields) Depart(std::atoi(who.c_str()), peer);
   } else {
     Fail(fmt::format("{} sent a message that nobody understands (type {}); are all ranks of the same version?",
                      Name(peer), static_cast<uint32_t>(message.type)));
@@ -310,6 +348,11 @@ void Rendezvous::Impl::Watch() {
       }
     }
     if (lived_ms >= look_at) LookForFrozen();
+    std::erase_if(name_at, [&](const auto& barrier_at) {
+      if (barrier_at.second > last) return false;
+      NameMissing(barrier_at.first);
+      return true;
+    });
     if (failed && !told) {
       told = true;
       const auto calls = std::move(callbacks);
@@ -322,8 +365,10 @@ void Rendezvous::Impl::Watch() {
     }
     SendOut();
     const double until_look = std::max(1.0, look_at - lived_ms);
-    const int until_heartbeat = std::max(1, MillisecondsUntil(next_heartbeat));
-    const int wait_ms = stopping ? 5 : static_cast<int>(std::min<double>(until_heartbeat, until_look));
+    auto next = next_heartbeat;
+    for (const auto& [barrier, at] : name_at) next = std::min(next, at);
+    const int until_next = std::max(1, MillisecondsUntil(next));
+    const int wait_ms = stopping ? 5 : static_cast<int>(std::min<double>(until_next, until_look));
     lock.unlock();
     const std::vector<int>& ready = poller->Wait(wait_ms);
     lock.lock();
@@ -382,6 +427,7 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, con
     if (impl.links[peer] != nullptr) impl.neighbours.push_back(peer);
     const bool is_ward = impl.rank == 0 ? peer != 0 : peer != impl.rank && meeting.via[peer] == impl.rank;
     const int way = impl.rank == 0 ? meeting.via[peer] : peer;
+    impl.has_relays = impl.has_relays || way != peer;
     if (is_ward && impl.links[way] != nullptr) impl.wards.emplace_back(peer, way);  // else it died as all had met
   }
   impl.store = {
@@ -485,7 +531,7 @@ Status Rendezvous::Barrier(const std::string& name, int timeout_ms) {
   if (impl_->rank == 0)
     impl_->Arrive(key, 0);
   else
-    impl_->SendUp(MessageType::kArrive, {key, std::to_string(impl_->rank)});
+    impl_->Gather(key, std::to_string(impl_->rank));
   impl_->SendOut();
   const auto over = [&] {
     return impl_->released.count(key) > 0 || impl_->failed || (impl_->rank != 0 && !impl_->Serves(impl_->parent));
@@ -495,7 +541,7 @@ Status Rendezvous::Barrier(const std::string& name, int timeout_ms) {
   if (impl_->failed) return impl_->failure;
   if (over()) return Unavailable("barrier \"{}\": {} has left the run", name, impl_->Leaver());
   if (impl_->rank == 0)
-    impl_->NameMissing(key);
+    impl_->FindMissing(key);
   else
     impl_->SendUp(MessageType::kMissing, {key});
   impl_->SendOut();

@@ -5,7 +5,8 @@
 // silence = frozen; each watches those with whom it has a connection, and what it sees goes on to all. Every survivor
 // then gets a Status that names the rank: "rank 1 (pid 4711 on host a) died". A thread per rank serves its connections;
 // it sleeps in epoll(7) and wakes twice per heartbeat. Of W ranks on N nodes, rank 0 sends and receives O(W) messages
-// to meet, to pass a barrier and to leave, and O(N) where all get one value. Thread-safe.
+// to meet, and O(N) to pass a barrier, to leave and where all get one value; with all ranks on one node it has a
+// connection to each, and N is W. Thread-safe.
 #pragma once
 
 #include <cstdint>
