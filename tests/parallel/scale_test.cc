@@ -51,7 +51,8 @@ TEST(Scale, MessagesGrowNoFasterThanRanksTimesTheirLogarithm) {
   // To a barrier each node comes by one message to rank 0, and is let go by one.
   constexpr int kNodes = many / kNode;
   EXPECT_EQ(Of(large.output, "10 barriers").busiest, 10 * 2 * kNodes) << large.output;
-  // Rank 0 exchanges goodbyes with who relays, tells them of the first, and hears of the first and at last of all there.
+  // Rank 0 exchanges goodbyes with who relays, tells them of the first, and hears of the first and at last of all
+  // there.
   EXPECT_LE(Of(large.output, "leave").busiest, 5 * kNodes + 1) << large.output;
   // Rank 0 holds a connection a node, not one a rank.
   EXPECT_THAT(large.output, HasSubstr("descriptors of rank 0: "));
