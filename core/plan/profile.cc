@@ -9,9 +9,11 @@ namespace {
 double SecondsOf(uint64_t start_ns, uint64_t end_ns) { return 1e-9 * static_cast<double>(end_ns - start_ns); }
 
 // Process 0 and thread 0 are the kernel's idle task to Perfetto, which shows them in ways of their own, so both are
-// counted from 1 (https://github.com/google/perfetto/issues/394).
+// counted from 1 (https://github.com/google/perfetto/issues/394). The thread with the number of its process is the main
+// one, which comes first: the host's.
 int ProcessOf(int rank) { return 1 + rank; }
-constexpr int kHostTrack = 1;
+int ThreadOf(int rank, int track) { return ProcessOf(rank) + track; }
+constexpr int kHostTrack = 0;
 int TrackOf(const Step& step) { return 1 + kHostTrack + step.stream; }
 
 nlohmann::ordered_json TraceEvent(const std::string& name, const std::string& category, int rank, int track,
@@ -20,13 +22,17 @@ nlohmann::ordered_json TraceEvent(const std::string& name, const std::string& ca
           {"name", name},
           {"cat", category},
           {"pid", ProcessOf(rank)},
-          {"tid", track},
+          {"tid", ThreadOf(rank, track)},
           {"ts", static_cast<double>(start_ns) / 1e3},
           {"dur", static_cast<double>(end_ns - start_ns) / 1e3}};
 }
 
 nlohmann::ordered_json TrackName(const char* what, int rank, int track, const std::string& name) {
-  return {{"ph", "M"}, {"name", what}, {"pid", ProcessOf(rank)}, {"tid", track}, {"args", {{"name", name}}}};
+  return {{"ph", "M"},
+          {"name", what},
+          {"pid", ProcessOf(rank)},
+          {"tid", ThreadOf(rank, track)},
+          {"args", {{"name", name}}}};
 }
 
 // Of what the device reaches. A family that is faster than that works in caches, or was measured in a better moment:

@@ -119,7 +119,12 @@ TEST_F(InterposedRun, EachRankWritesItsOwnTraceWhereTheUserSays) {
     for (const auto& event : trace["traceEvents"]) {
       EXPECT_EQ(event["pid"], rank + 1);
       names.insert(event["name"].get<std::string>());
-      if (event["ph"] == "M") tracks.insert(event["args"]["name"].get<std::string>());
+      if (event["ph"] != "M") continue;
+      const std::string track = event["args"]["name"];
+      tracks.insert(track);
+      if (track == "host thread 0") {
+        EXPECT_EQ(event["tid"], rank + 1) << "Perfetto's main thread";
+      }
     }
     EXPECT_THAT(names, Contains("all_reduce"));
     EXPECT_THAT(tracks, Contains(HasSubstr("communicator world")));

@@ -58,7 +58,10 @@ TEST_P(ProfileOnDevice, HasEveryStepOfThePlanInOrder) {
     if (event.at("name") == "thread_name") tracks.insert(event.at("args").at("name"));
     if (event.at("ph") != "X") continue;
     EXPECT_GE(event.at("dur").get<double>(), 0) << event;
-    if (event.at("cat") == "update") updates.push_back(event);
+    if (event.at("cat") == "update") {
+      updates.push_back(event);
+      EXPECT_EQ(event.at("tid"), event.at("pid")) << "Perfetto's main thread";
+    }
     if (event.contains("args")) of_steps.push_back(event);
   }
   EXPECT_THAT(tracks, testing::IsSupersetOf({"host", "computing"}));
@@ -75,7 +78,7 @@ TEST_P(ProfileOnDevice, HasEveryStepOfThePlanInOrder) {
     EXPECT_EQ(event.at("args").at("flops"), step.cost.flops);
     EXPECT_EQ(event.at("args").at("bytes"), step.cost.bytes);
     EXPECT_EQ(event.at("args").at("update"), 3 + static_cast<int>(i / steps.size()));
-    EXPECT_EQ(event.at("tid"), 2 + step.stream);
+    EXPECT_EQ(event.at("tid"), 6 + 1 + step.stream);
     const double start = event.at("ts");
     EXPECT_GE(start, end) << "one after the other";
     end = start + event.at("dur").get<double>() - 1e-3;  // written to the nanosecond

@@ -117,17 +117,20 @@ void Recorder::Closed() {
 }
 
 std::string Recorder::ToJson() const {
+  // To Perfetto the thread with the number of its process is the main one, which comes first: track 1.
   const int process = rank_ + 1;
+  const auto thread = [&](int track) { return rank_ + track; };
   std::string json = "{\"traceEvents\":[\n";
-  json += Format(R"({"ph":"M","name":"process_name","pid":%d,"tid":1,"args":{"name":"rank %d"}})", process, rank_);
+  json += Format(R"({"ph":"M","name":"process_name","pid":%d,"tid":%d,"args":{"name":"rank %d"}})", process, thread(1),
+                 rank_);
   for (const auto& [name, track] : tracks_) {
-    json +=
-        Format(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", process, track);
+    json += Format(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", process,
+                   thread(track));
     json += Quoted(name) + "}}";
   }
   for (const TraceSpan& span : spans_) {
     json += ",\n{\"ph\":\"X\",\"cat\":" + Quoted(span.category) + ",\"name\":" + Quoted(span.name);
-    json += Format(",\"pid\":%d,\"tid\":%d,\"ts\":", process, span.track) + Microseconds(span.start_ns);
+    json += Format(",\"pid\":%d,\"tid\":%d,\"ts\":", process, thread(span.track)) + Microseconds(span.start_ns);
     json += ",\"dur\":" + Microseconds(span.end_ns - span.start_ns) + ",\"args\":{";
     std::string arguments;
     if (span.what != nullptr) arguments += ",\"what\":" + Quoted(span.what);
