@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -195,6 +198,121 @@ TEST(Rendezvous, WhoDidNotComeToABarrierIsNamedOnEveryNode) {
           EXPECT_TRUE(rendezvous.Barrier("end", 5000).ok());
         },
         3);
+  }
+}
+
+// Ranks 0 and 1 on a node, 2 and 3 on another, of which 3 relays.
+TEST(Rendezvous, WhoLeavesWithoutComingToABarrierIsNamed) {
+  for (const int leaver : {2, 3}) {
+    std::latch came(1);
+    OnRanks(
+        4,
+        [&](int rank, Rendezvous& rendezvous, const ProcessMap&) {
+          if (rank == leaver) return came.wait();
+          if (rank > 1) {  // may hear that the way to rank 0 has left, or who did not come
+            std::thread later([&] {
+              usleep(100000);
+              came.count_down();
+            });
+            EXPECT_FALSE(rendezvous.Barrier("x", 2500).ok());
+            later.join();
+          } else {
+            // until after the leaver has ceased to pass on what others say
+            EXPECT_THAT(Message(rendezvous.Barrier("x", 1500)), HasSubstr(fmt::format("rank {} (pid", leaver)));
+          }
+        },
+        2);
+  }
+}
+
+// Rank 3 asks through 5 while 1 is missing, 5 asks when 1 has come.
+TEST(Rendezvous, WhoAsksLaterIsToldWhoIsMissingThen) {
+  OnRanks(
+      6,
+      [&](int rank, Rendezvous& rendezvous, const ProcessMap&) {
+        if (rank == 3) {
+          EXPECT_THAT(Message(rendezvous.Barrier("x", 200)), HasSubstr("rank 1 (pid"));
+        } else if (rank == 4) {
+          ASSERT_TRUE(rendezvous.Get("told", 10000).ok());
+        } else {
+          if (rank == 1) usleep(600000);
+          EXPECT_THAT(Message(rendezvous.Barrier("x", 1000)), HasSubstr("rank 4 (pid"));
+        }
+        if (rank == 0) {
+          ASSERT_TRUE(rendezvous.Put("told", "").ok());
+        }
+        EXPECT_TRUE(rendezvous.Barrier("end", 10000).ok());
+      },
+      3);
+}
+
+// Two of a node give up and leave, the one that relays among them; what comes to it then still goes on.
+TEST(Rendezvous, ABarrierIsPassedThoughWhoRelaysGaveUp) {
+  std::latch gone(2);
+  OnRanks(
+      8,
+      [&](int rank, Rendezvous& rendezvous, const ProcessMap&) {
+        if (rank > 5) {
+          EXPECT_FALSE(rendezvous.Barrier("x", 200).ok());
+          return gone.count_down();
+        }
+        if (rank > 3) {
+          gone.wait();
+          usleep(rank == 5 ? 300000 : 150000);
+        }
+        const Status passed = rendezvous.Barrier("x", 3000);
+        EXPECT_TRUE(passed.ok()) << "rank " << rank << ": " << Message(passed);
+      },
+      4);
+}
+
+// Of 2 and 3, which relays, on another node than 0 and 1, 2 comes to a barrier; then 3 is stopped, for good or until
+// rank 0 has begun to ask.
+TEST(Rendezvous, AStoppedRelayIsNamedAndNotItsNeighbour) {
+  for (const bool goes_on : {false, true}) {
+    const int port = FreePort();
+    void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    auto& heard = *new (memory) std::atomic<int>(0);
+    auto& stopped = *new (&heard + 1) std::atomic<int>(0);
+    const auto run = [&](int rank) {  // the exit status
+      ProcessMap map = Place(rank, 4, port);
+      map.node_identity = fmt::format("node {} of {}", rank / 2, port);
+      if (rank == 2) usleep(200000);
+      const auto rendezvous = Rendezvous::Connect(map, 10000, {});
+      if (!rendezvous.ok()) return 2;
+      if (rank == 3) return pause();
+      if (rank == 2) return (*rendezvous)->Put("here", "").ok() && (*rendezvous)->Barrier("x", 8000).ok() ? 3 : 0;
+      if (!(*rendezvous)->Get("here", 10000).ok()) return 4;
+      for (++heard; stopped == 0;) usleep(1000);
+      const std::string text = Message((*rendezvous)->Barrier("x", 300));
+      if (text.find("rank 3 (pid") != std::string::npos) return 0;
+      std::fprintf(stderr, "rank %d: %s\n", rank, text.c_str());
+      return 1;
+    };
+    std::vector<pid_t> pids;
+    for (int rank = 0; rank < 4; ++rank) {
+      const pid_t pid = fork();
+      if (pid == 0) _exit(run(rank));
+      pids.push_back(pid);
+    }
+    while (heard < 2) usleep(1000);
+    usleep(200000);  // for 2 to have come to 3
+    kill(pids[3], SIGSTOP);
+    stopped = 1;
+    if (goes_on) {
+      usleep(600000);
+      kill(pids[3], SIGCONT);
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank > 1) kill(pids[static_cast<size_t>(rank)], SIGKILL);
+      int status = 0;
+      ASSERT_EQ(waitpid(pids[static_cast<size_t>(rank)], &status, 0), pids[static_cast<size_t>(rank)]);
+      if (rank < 2) {
+        EXPECT_EQ(status, 0) << "of rank " << rank << (goes_on ? ", 3 goes on" : "");
+      }
+    }
+    munmap(memory, 4096);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -33,14 +34,18 @@ inline const bool kOwnCache = [] {
 }();
 
 using RankBody = std::function<void(int rank, Rendezvous&, const ProcessMap&)>;
-// ranks_per_node: as if neighbours alone were on one node; 0: where they are.
+// ranks_per_node: as if neighbours alone were on one node, of which the last relays to rank 0; 0: where they are.
 inline void OnRanks(int world, const RankBody& body, int ranks_per_node = 0) {
   const int port = FreePort();
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world; ++rank) {
     ranks.emplace_back([=, &body] {
       ProcessMap map = Place(rank, world, port);
-      if (ranks_per_node > 0) map.node_identity = fmt::format("node {} of {}", rank / ranks_per_node, port);
+      if (ranks_per_node > 0) {
+        map.node_identity = fmt::format("node {} of {}", rank / ranks_per_node, port);
+        // Who comes first relays.
+        if ((rank + 1) % ranks_per_node != 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      }
       auto rendezvous = Rendezvous::Connect(map, 10000, {});
       ASSERT_TRUE(rendezvous.ok()) << Message(rendezvous.status());
       body(rank, **rendezvous, map);

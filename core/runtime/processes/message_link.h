@@ -28,7 +28,7 @@ enum class MessageType : uint32_t {
   kJoin,       // who has come to a relay, as a hello says it
   kArrive,     // barrier, ranks: they have come
   kRelease,    // barrier: all have come
-  kMissing,    // barrier: whoever waits there wants to know for whom; of rank 0: relays say who has come so far
+  kMissing,    // barrier, rank: it waits there in vain; of rank 0 barrier: who has come so far? answered by kArrive
   kAgain,      // run: of node 0, whether the ranks are started again ("1" or "0"), and for which run
 };
 

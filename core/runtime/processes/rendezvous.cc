@@ -36,9 +36,14 @@ using std::chrono::milliseconds;
 constexpr size_t kLongestFailure = 8 << 10;     // characters of what is told of one
 constexpr auto kLastWords = milliseconds(300);  // for the news of a failure to leave this process
 constexpr int kNamesMs = 1000;                  // for rank 0 to say who did not come to a barrier
-constexpr auto kCounts = milliseconds(200);     // of that, for relays to say who came to them
-constexpr char kMissingOf[] = "missing at ";    // before a barrier's key: what rank 0 says of it
+constexpr auto kAnswers = milliseconds(700);    // of that, for relays to say who came to them
+constexpr size_t kLongestName = 4 << 10;        // bytes, of a barrier
 constexpr int kWoken = -1;                      // the poller's id of `wake`; those of links are their peers
+
+// Where rank 0 tells a rank for whom it waits in vain.
+std::string MissingKey(const std::string& barrier, const std::string& asker) {
+  return fmt::format("missing at {} for {}", barrier, asker);
+}
 
 sy_status ToAbi(const Status& status, sy_error* error) {
   if (status.ok()) return SY_OK;
@@ -62,7 +67,9 @@ struct Rendezvous::Impl {
   std::vector<int> neighbours;                      // who has a link
   int parent = -1;                                  // the neighbour that leads to rank 0; -1: this is rank 0
   std::vector<std::pair<int, int>> wards;  // whom it watches for the others, and the neighbour that leads there
-  bool has_relays = false;                 // of rank 0: one of its neighbours leads to others
+  std::set<int> relays;                    // of rank 0: neighbours that lead to others
+  size_t led_here = 1;                     // of the others: how many lead through this one, itself included
+  size_t watched = 0;                      // once this rank is done: the wards behind these have left
   std::vector<int> unsent;                 // neighbours to whom something was said that is not sent yet
   std::vector<bool> awaits_room;           // by neighbour: the poller tells when the link takes more
   double lived_ms = 0;                     // the watch's own clock
@@ -74,19 +81,24 @@ struct Rendezvous::Impl {
   struct Arrivals {
     int count = 0;
     std::vector<bool> came;  // by rank
+    // Where somebody waits in vain.
+    std::vector<std::string> askers;  // ranks that are not answered yet
+    bool relays_asked = false;        // they then say at once who comes
+    std::set<int> silent;             // relays that have not said yet who had come
+    Clock::time_point until;          // they are not waited for any longer
   };
   struct Gathered {
     size_t count = 0;
     std::vector<std::string> unsaid;  // ranks of whom rank 0 does not know yet
+    bool at_once = false;             // rank 0 has asked
   };
   std::map<std::string, std::string> values;        // rank 0: the store; elsewhere: what has arrived of it
   std::map<std::string, std::vector<int>> awaited;  // which neighbours asked for a key that is not in `values`
   std::set<std::string> asked;                      // elsewhere than on rank 0: keys asked for
   std::map<std::string, int> barriers;              // how often each was reached
   std::map<std::string, Arrivals> arrivals;         // rank 0: of barriers that wait
-  std::map<std::string, Clock::time_point> name_at;  // rank 0: when it says who is missing there
   std::map<std::string, Gathered> gathered;          // elsewhere: of barriers to which not all have come that lead here
-  std::set<std::string> released;                   // barriers to which all have come, and this rank is still there
+  std::set<std::string> waiting;                     // barriers at which this rank waits
   Status failure;
   std::vector<std::function<void(const Status&)>> callbacks;
   bool stopping = false;
@@ -106,9 +118,10 @@ struct Rendezvous::Impl {
   std::string Name(int peer) const {  // "rank 1 (pid 4711 on host a)"
     return fmt::format("rank {} (pid {} on host {})", peer, pids[peer], host_names[peer]);
   }
-  // Who relays, as rank 0 does, goes on serving for a while after its goodbye; the others do not listen any more.
+  // Rank 0 and who relays go on serving for a while after their goodbye; the others do not listen any more.
   bool Serves(int peer) const {
-    return links[peer] != nullptr && links[peer]->open() && (peer == parent || !departed[peer]);
+    const bool relays_for_others = peer == parent || relays.count(peer) > 0;
+    return links[peer] != nullptr && links[peer]->open() && (relays_for_others || !departed[peer]);
   }
   // It leaves with SendOut, which whoever says something calls at the end of what it does.
   void Say(int peer, MessageType type, const std::vector<std::string>& fields = {}) {
@@ -177,60 +190,85 @@ struct Rendezvous::Impl {
       SendUp(MessageType::kDeparture, std::exchange(departures, {}));
     changed.notify_all();
   }
-  // Of who is not rank 0: tells it once all have come that lead here, itself and its wards.
+  // Of who is not rank 0: tells it once all have come that lead here, or at once where it is leaving itself.
   void Gather(const std::string& barrier, const std::string& who) {
     Gathered& here = gathered[barrier];
     here.unsaid.push_back(who);
-    if (++here.count <= wards.size()) return;
-    SayWhoCame(barrier);
-    gathered.erase(barrier);
+    const bool all = ++here.count == led_here;
+    if (all || here.at_once || stopping) SayWhoCame(barrier);
+    if (all) gathered.erase(barrier);
   }
   void SayWhoCame(const std::string& barrier) {
-    const auto here = gathered.find(barrier);
-    if (here == gathered.end() || here->second.unsaid.empty()) return;
-    std::vector<std::string> fields = std::exchange(here->second.unsaid, {});
-    fields.insert(fields.begin(), barrier);
+    std::vector<std::string> fields = {barrier};
+    if (const auto here = gathered.find(barrier); here != gathered.end())
+      for (std::string& who : std::exchange(here->second.unsaid, {})) fields.push_back(std::move(who));
     SendUp(MessageType::kArrive, fields);
   }
   // Of rank 0: counts, and lets all go once all have come. One message in and one out for each neighbour.
   void Arrive(const std::string& barrier, int peer) {
-    Arrivals& waiting = arrivals[barrier];
-    waiting.came.resize(static_cast<size_t>(world));
-    if (waiting.came[static_cast<size_t>(peer)]) return;
-    waiting.came[static_cast<size_t>(peer)] = true;
-    if (++waiting.count < world) return;
+    Arrivals& here = arrivals[barrier];
+    here.came.resize(static_cast<size_t>(world));
+    if (here.came[static_cast<size_t>(peer)]) return;
+    here.came[static_cast<size_t>(peer)] = true;
+    if (++here.count < world) return;
+    NameMissing(barrier, here);
     arrivals.erase(barrier);
     Release(barrier);
   }
   void Release(const std::string& barrier) {
-    released.insert(barrier);
+    waiting.erase(barrier);
+    gathered.erase(barrier);
     for (const int peer : neighbours) {
       if (peer != parent && Serves(peer)) Say(peer, MessageType::kRelease, {barrier});
     }
     changed.notify_all();
   }
-  // Of rank 0: somebody waits there in vain. What relays have heard and not said yet is asked for first.
-  void FindMissing(const std::string& barrier) {
-    if (!has_relays) return NameMissing(barrier);
-    if (!name_at.try_emplace(barrier, Clock::now() + kCounts).second) return;
-    Spread(MessageType::kMissing, {barrier});
+  // Somebody waits there in vain and wants to know for whom. Before it asks, rank 0 knows who has come to it.
+  void Miss(const std::string& barrier, const std::string& asker) {
+    if (rank == 0) return FindMissing(barrier, asker);
+    SayWhoCame(barrier);
+    SendUp(MessageType::kMissing, {barrier, asker});
+  }
+  // Of rank 0: relays are asked first for what they have heard and not said.
+  void FindMissing(const std::string& barrier, const std::string& asker) {
+    const auto found = arrivals.find(barrier);
+    if (found == arrivals.end()) return Store(MissingKey(barrier, asker), "");  // all have come
+    Arrivals& here = found->second;
+    here.askers.push_back(asker);
+    if (!here.relays_asked) {
+      here.relays_asked = true;
+      here.until = Clock::now() + kAnswers;
+      for (const int relay : relays) {
+        if (!Serves(relay)) continue;
+        Say(relay, MessageType::kMissing, {barrier});
+        here.silent.insert(relay);
+      }
+    }
+    if (here.silent.empty() || Clock::now() >= here.until) NameMissing(barrier, here);
     Wake();
   }
-  // Who is missing, into the store; "": all have come.
-  void NameMissing(const std::string& barrier) {
-    const auto waiting = arrivals.find(barrier);
-    std::string name;
-    if (waiting != arrivals.end()) {
-      const auto& came = waiting->second.came;
-      name = Name(static_cast<int>(std::find(came.begin(), came.end(), false) - came.begin()));
+  void Answer(const std::string& barrier, int relay) {
+    const auto found = arrivals.find(barrier);
+    if (found != arrivals.end() && found->second.silent.erase(relay) > 0 && found->second.silent.empty())
+      NameMissing(barrier, found->second);
+  }
+  // To those who asked: a rank of which is known that it did not come, else a relay that does not answer; "": all came.
+  void NameMissing(const std::string& barrier, Arrivals& here) {
+    std::string name, silent;
+    if (!here.came[0]) name = Name(0);
+    for (const auto& [ward, way] : wards) {
+      if (here.came[static_cast<size_t>(ward)]) continue;
+      std::string& of_kind = here.silent.count(way) == 0 ? name : silent;
+      if (of_kind.empty()) of_kind = Name(&of_kind == &name ? ward : way);
     }
-    if (values.count(kMissingOf + barrier) == 0) Store(kMissingOf + barrier, name);
+    for (const std::string& asker : std::exchange(here.askers, {}))
+      Store(MissingKey(barrier, asker), name.empty() ? silent : name);
   }
   bool AreRanks(std::vector<std::string>::const_iterator from, std::vector<std::string>::const_iterator to) const {
-    return from < to && std::all_of(from, to, [&](const std::string& text) {
-             const int number = std::atoi(text.c_str());
-             return number >= 0 && number < world;
-           });
+    return std::all_of(from, to, [&](const std::string& text) {
+      const int number = std::atoi(text.c_str());
+      return number >= 0 && number < world;
+    });
   }
   void Handle(int peer, const Frame& message);
   void Serve(int peer);
@@ -265,10 +303,14 @@ void Rendezvous::Impl::Handle(int peer, const Frame& message) {
              AreRanks(fields.begin() + 1, fields.end())) {
     for (size_t i = 1; i < fields.size(); ++i)
       rank == 0 ? Arrive(fields[0], std::atoi(fields[i].c_str())) : Gather(fields[0], fields[i]);
+    if (rank == 0) Answer(fields[0], peer);
   } else if (!from_below && is(MessageType::kRelease, 1)) {
     Release(fields[0]);
-  } else if (is(MessageType::kMissing, 1)) {
-    rank == 0 ? FindMissing(fields[0]) : from_below ? SendUp(message.type, fields) : SayWhoCame(fields[0]);
+  } else if (from_below && is(MessageType::kMissing, 2) && AreRanks(fields.begin() + 1, fields.end())) {
+    Miss(fields[0], fields[1]);
+  } else if (!from_below && is(MessageType::kMissing, 1)) {
+    gathered[fields[0]].at_once = true;
+    SayWhoCame(fields[0]);
   } else if (message.type == MessageType::kDeparture && AreRanks(fields.begin(), fields.end())) {
     for (const std::string& who : fields) Depart(std::atoi(who.c_str()), peer);
   } else {
@@ -306,8 +348,8 @@ bool Rendezvous::Impl::MayStop() {
   if (Clock::now() >= stop_by) return true;
   const auto unsent_to = [&](int peer) { return links[peer]->open() && links[peer]->wants_to_write(); };
   const auto attended = [&](const auto& ward) { return links[ward.second]->open() && !departed[ward.first]; };
-  while (!wards.empty() && !attended(wards.back())) wards.pop_back();  // nobody comes back
-  return std::none_of(neighbours.begin(), neighbours.end(), unsent_to) && (failed || wards.empty());
+  while (watched > 0 && !attended(wards[watched - 1])) --watched;  // nobody comes back
+  return std::none_of(neighbours.begin(), neighbours.end(), unsent_to) && (failed || watched == 0);
 }
 
 // The callbacks of a failure may end the process. Whoever has not heard of it by then would take that for a death.
@@ -348,11 +390,15 @@ void Rendezvous::Impl::Watch() {
       }
     }
     if (lived_ms >= look_at) LookForFrozen();
-    std::erase_if(name_at, [&](const auto& barrier_at) {
-      if (barrier_at.second > last) return false;
-      NameMissing(barrier_at.first);
-      return true;
-    });
+    auto next = next_heartbeat;
+    for (auto& [barrier, here] : arrivals) {
+      if (here.askers.empty()) continue;
+      if (here.until <= last) {
+        NameMissing(barrier, here);
+      } else {
+        next = std::min(next, here.until);
+      }
+    }
     if (failed && !told) {
       told = true;
       const auto calls = std::move(callbacks);
@@ -365,8 +411,6 @@ void Rendezvous::Impl::Watch() {
     }
     SendOut();
     const double until_look = std::max(1.0, look_at - lived_ms);
-    auto next = next_heartbeat;
-    for (const auto& [barrier, at] : name_at) next = std::min(next, at);
     const int until_next = std::max(1, MillisecondsUntil(next));
     const int wait_ms = stopping ? 5 : static_cast<int>(std::min<double>(until_next, until_look));
     lock.unlock();
@@ -427,9 +471,11 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, con
     if (impl.links[peer] != nullptr) impl.neighbours.push_back(peer);
     const bool is_ward = impl.rank == 0 ? peer != 0 : peer != impl.rank && meeting.via[peer] == impl.rank;
     const int way = impl.rank == 0 ? meeting.via[peer] : peer;
-    impl.has_relays = impl.has_relays || way != peer;
+    if (way != peer) impl.relays.insert(way);
     if (is_ward && impl.links[way] != nullptr) impl.wards.emplace_back(peer, way);  // else it died as all had met
   }
+  impl.led_here = impl.wards.size() + 1;
+  impl.watched = impl.wards.size();
   impl.store = {
       SY_HEADER(sy_store), rendezvous.get(),
       [](void* self, const char* key, const void* value, uint32_t bytes, sy_error* error) {
@@ -471,6 +517,7 @@ Rendezvous::~Rendezvous() {
   if (!impl_->thread.joinable()) return;
   {
     const std::lock_guard lock(impl_->mutex);
+    for (const auto& [barrier, here] : impl_->gathered) impl_->SayWhoCame(barrier);
     for (const int peer : impl_->neighbours) {
       // Also to who has said it already: rank 0 lingers until it has heard it from everybody.
       if (!impl_->failed && impl_->links[peer]->open()) impl_->Say(peer, MessageType::kGoodbye);
@@ -521,33 +568,30 @@ StatusOr<std::string> Rendezvous::Get(const std::string& key, int timeout_ms) {
 
 Status Rendezvous::Barrier(const std::string& name, int timeout_ms) {
   if (impl_->world == 1) return OkStatus();
-  if (!MessageLink::Fits({kMissingOf + name, std::string(32, ' ')}))
-    return InvalidArgument("a barrier's name of {} bytes is too long, expected less than {}", name.size(),
-                           kLargestFrame);
+  if (name.size() > kLongestName)
+    return InvalidArgument("a barrier's name of {} bytes is too long, expected at most {}", name.size(), kLongestName);
   const auto deadline = Clock::now() + milliseconds(timeout_ms);
   std::unique_lock lock(impl_->mutex);
   if (impl_->failed) return impl_->failure;
-  const std::string key = fmt::format("{}/{}", name, impl_->barriers[name]++);
-  if (impl_->rank == 0)
-    impl_->Arrive(key, 0);
-  else
-    impl_->Gather(key, std::to_string(impl_->rank));
+  const std::string key = fmt::format("{}/{}", name, impl_->barriers[name]++), self = std::to_string(impl_->rank);
+  impl_->waiting.insert(key);
+  impl_->rank == 0 ? impl_->Arrive(key, 0) : impl_->Gather(key, self);
   impl_->SendOut();
-  const auto over = [&] {
-    return impl_->released.count(key) > 0 || impl_->failed || (impl_->rank != 0 && !impl_->Serves(impl_->parent));
-  };
-  impl_->changed.wait_until(lock, deadline, over);
-  if (impl_->released.erase(key) > 0) return OkStatus();
+  const auto passed = [&] { return impl_->waiting.count(key) == 0; };
+  const auto lost = [&] { return impl_->failed || (impl_->rank != 0 && !impl_->Serves(impl_->parent)); };
+  impl_->changed.wait_until(lock, deadline, [&] { return passed() || lost(); });
+  StatusOr<std::string> missing = std::string();
+  if (!passed() && !lost()) {
+    impl_->Miss(key, self);
+    impl_->SendOut();
+    lock.unlock();
+    missing = Get(MissingKey(key, self), kNamesMs);
+    lock.lock();
+  }
+  if (passed()) return OkStatus();  // also where the last one came while rank 0 was asked
+  impl_->waiting.erase(key);
   if (impl_->failed) return impl_->failure;
-  if (over()) return Unavailable("barrier \"{}\": {} has left the run", name, impl_->Leaver());
-  if (impl_->rank == 0)
-    impl_->FindMissing(key);
-  else
-    impl_->SendUp(MessageType::kMissing, {key});
-  impl_->SendOut();
-  lock.unlock();
-  const auto missing = Get(kMissingOf + key, kNamesMs);
-  if (!missing.ok() && !absl::IsDeadlineExceeded(missing.status())) return missing.status();
+  if (lost()) return Unavailable("barrier \"{}\": {} has left the run", name, impl_->Leaver());
   return DeadlineExceeded("barrier \"{}\": {} did not come within {} ms", name,
                           missing.ok() && !missing->empty() ? *missing : "a rank", timeout_ms);
 }

@@ -5,8 +5,8 @@
 // silence = frozen; each watches those with whom it has a connection, and what it sees goes on to all. Every survivor
 // then gets a Status that names the rank: "rank 1 (pid 4711 on host a) died". A thread per rank serves its connections;
 // it sleeps in epoll(7) and wakes twice per heartbeat. Of W ranks on N nodes, rank 0 sends and receives O(W) messages
-// to meet, and O(N) to pass a barrier, to leave and where all get one value; with all ranks on one node it has a
-// connection to each, and N is W. Thread-safe.
+// to meet, and O(N) to pass a barrier, to leave and where all get one value; where the launcher says that all are
+// on one node, it has a connection to each, and N is W. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,8 @@ class Rendezvous {
   // whether it has arrived, and makes it come if it exists.
   Status Put(const std::string& key, const std::string& value);
   StatusOr<std::string> Get(const std::string& key, int timeout_ms);
-  // Of all ranks; names one that did not come, up to a second after the time.
+  // Of all ranks; names one that did not come, or who relays for it and says nothing, up to a second after the time. OK
+  // where the last one comes in that second. The name has at most 4 KiB.
   Status Barrier(const std::string& name, int timeout_ms);
   const sy_store* store() const;  // the same, for plugins
 
