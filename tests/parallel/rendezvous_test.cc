@@ -201,23 +201,26 @@ TEST(Rendezvous, WhoDidNotComeToABarrierIsNamedOnEveryNode) {
   }
 }
 
-// Ranks 0 and 1 on a node, 2 and 3 on another, of which 3 relays.
+// Ranks 0 and 1 on a node, 2 and 3 on another, of which 3 relays. The leaver's neighbour comes before or after it has
+// left.
 TEST(Rendezvous, WhoLeavesWithoutComingToABarrierIsNamed) {
-  for (const int leaver : {2, 3}) {
-    std::latch came(1);
+  for (const auto& [leaver, late] : {std::pair(2, false), {2, true}, {3, false}, {3, true}}) {
+    std::latch leaves(1);
     OnRanks(
         4,
         [&](int rank, Rendezvous& rendezvous, const ProcessMap&) {
-          if (rank == leaver) return came.wait();
-          if (rank > 1) {  // may hear that the way to rank 0 has left, or who did not come
-            std::thread later([&] {
-              usleep(100000);
-              came.count_down();
+          if (rank == leaver) return leaves.wait();
+          if (rank > 1) {
+            std::thread let_go([&] {
+              usleep(late ? 0 : 100000);
+              leaves.count_down();
             });
+            if (late) usleep(300000);
+            // It may hear that the way to rank 0 has left.
             EXPECT_FALSE(rendezvous.Barrier("x", 2500).ok());
-            later.join();
+            let_go.join();
           } else {
-            // until after the leaver has ceased to pass on what others say
+            // Until after the leaver has ceased to pass on what others say.
             EXPECT_THAT(Message(rendezvous.Barrier("x", 1500)), HasSubstr(fmt::format("rank {} (pid", leaver)));
           }
         },
@@ -225,25 +228,26 @@ TEST(Rendezvous, WhoLeavesWithoutComingToABarrierIsNamed) {
   }
 }
 
-// Rank 3 asks through 5 while 1 is missing, 5 asks when 1 has come.
+// Rank 4 asks through 7 while 1 and 2 are missing, 7 asks when 1 has come. 3, through which it comes, says so although
+// it asks for nothing yet.
 TEST(Rendezvous, WhoAsksLaterIsToldWhoIsMissingThen) {
   OnRanks(
-      6,
+      8,
       [&](int rank, Rendezvous& rendezvous, const ProcessMap&) {
-        if (rank == 3) {
+        if (rank == 4) {
           EXPECT_THAT(Message(rendezvous.Barrier("x", 200)), HasSubstr("rank 1 (pid"));
-        } else if (rank == 4) {
+        } else if (rank == 2) {
           ASSERT_TRUE(rendezvous.Get("told", 10000).ok());
         } else {
           if (rank == 1) usleep(600000);
-          EXPECT_THAT(Message(rendezvous.Barrier("x", 1000)), HasSubstr("rank 4 (pid"));
+          EXPECT_THAT(Message(rendezvous.Barrier("x", rank == 3 ? 1500 : 1000)), HasSubstr("rank 2 (pid"));
         }
-        if (rank == 0) {
+        if (rank == 3) {
           ASSERT_TRUE(rendezvous.Put("told", "").ok());
         }
         EXPECT_TRUE(rendezvous.Barrier("end", 10000).ok());
       },
-      3);
+      4);
 }
 
 // Two of a node give up and leave, the one that relays among them; what comes to it then still goes on.

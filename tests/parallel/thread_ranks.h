@@ -44,7 +44,7 @@ inline void OnRanks(int world, const RankBody& body, int ranks_per_node = 0) {
       if (ranks_per_node > 0) {
         map.node_identity = fmt::format("node {} of {}", rank / ranks_per_node, port);
         // Who comes first relays.
-        if ((rank + 1) % ranks_per_node != 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        if (rank > 0 && (rank + 1) % ranks_per_node != 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
       }
       auto rendezvous = Rendezvous::Connect(map, 10000, {});
       ASSERT_TRUE(rendezvous.ok()) << Message(rendezvous.status());
