@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "core/base/environment.h"
 #include "core/base/file.h"
@@ -16,6 +17,12 @@ namespace switchyard {
 namespace {
 
 constexpr size_t kLargestConfig = size_t{1} << 20;
+
+std::string Capitals(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return text;
+}
 
 // What a key of a file means: the setting of that name, or in a file of before the one that had it, which shows where
 // another has it now and takes no such value. Null: none.
@@ -95,12 +102,7 @@ Status TakeKeys(const nlohmann::json& object, const std::string& source, Setting
 
 }  // namespace
 
-std::string VariableOf(const std::string& setting) {
-  std::string variable = "SWITCHYARD_" + setting;
-  std::transform(variable.begin(), variable.end(), variable.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return variable;
-}
+std::string VariableOf(const std::string& setting) { return Capitals("SWITCHYARD_" + setting); }
 
 Status TakeEnvironment(Settings& settings) {
   for (const Setting& row : settings.table().rows()) {
@@ -130,13 +132,16 @@ std::vector<std::string> MistypedVariables(const SettingTable& table) {
   }
   for (const Alias& alias : table.aliases()) known.push_back(VariableOf(alias));
   for (const Shorthand& shorthand : table.shorthands()) known.push_back(VariableOf(shorthand.name));
-  const std::string prefix = VariableOf("");
+  // What names of variables begin with, up to the first _: SWITCHYARD_, AIAK_.
+  std::set<std::string> prefixes;
+  for (const std::string& name : known) prefixes.insert(name.substr(0, name.find('_') + 1));
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry, name = text.substr(0, text.find('='));
-    if (!name.starts_with(prefix) || std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const std::string nearest = Nearest(name, known);
+    const std::string prefix = name.substr(0, name.find('_') + 1);
+    if (prefixes.count(prefix) == 0 || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string capitals = Capitals(name), nearest = Nearest(capitals, known);
     if (const size_t typed = name.size() - prefix.size();
-        !nearest.empty() && EditDistance(name, nearest) <= std::max<size_t>(1, typed / 4))
+        !nearest.empty() && EditDistance(capitals, nearest) <= std::max<size_t>(1, typed / 4))
       found.push_back(fmt::format("{} is no setting and changes nothing (did you mean {}?)", Printable(name), nearest));
   }
   return found;

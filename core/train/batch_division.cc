@@ -76,12 +76,15 @@ StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const
     found.push_back(fmt::format("--accumulation={}", rounds));
     instead.push_back(fmt::format("--accumulation={}", Alternatives(counts)));
   }
+  // With the batch that is given, else the one with which it comes nearest to the run's.
+  const int64_t nearest =
+      given.batch_size ? batch : std::max<int64_t>(1, (share + rounds * unit / 2) / (rounds * unit)) * unit;
   const std::string other_global =
-      batch % unit == 0 ? fmt::format(
-                              "; --global_batch_size={} changes the global batch and with it the updates of an "
-                              "epoch",
-                              batch * world * rounds)
-                        : "";
+      nearest % unit == 0 ? fmt::format(
+                                "; --global_batch_size={} changes the global batch and with it the updates of an "
+                                "epoch",
+                                nearest * world * rounds)
+                          : "";
   return InvalidArgument(
       "{} on {} rank{} does not give the run's global batch of {} images{}; leave it out, or divide the {} images of a "
       "rank by {}{}{}",

@@ -204,9 +204,18 @@ std::string OthersBeside(const std::string& path) {
   return newest ? "; another checkpoint beside it: " + place.string() : "";
 }
 
+Status WithOthersBeside(const Status& error, const std::string& path) {
+  if (!absl::IsDataLoss(error) && !absl::IsNotFound(error)) return error;
+  const std::string others = OthersBeside(path);
+  if (Message(error).ends_with(others)) return error;
+  return Status(error.code(), Message(error) + others);
+}
+
 StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const std::string folder, ResolveCheckpoint(path));
-  return ReadCheckpointFiles(folder);
+  auto checkpoint = ReadCheckpointFiles(folder);
+  if (!checkpoint.ok()) return WithOthersBeside(checkpoint.status(), folder);
+  return checkpoint;
 }
 
 }  // namespace switchyard

@@ -89,6 +89,8 @@ StatusOr<std::string> ResolveCheckpoint(const std::string& path);
 // "; another checkpoint beside it: …" of the newest one in the run folder that `path` stands for, or that a checkpoint lies
 // in, but itself; "" where there is none.
 std::string OthersBeside(const std::string& path);
+// The error with it, where it says that a file of a checkpoint is damaged or missing.
+Status WithOthersBeside(const Status& error, const std::string& path);
 
 // Opens what ResolveCheckpoint finds and checks all but the payloads, which are checked as they are read. Of state in
 // several files only the sizes are checked here, headers and payloads when something is read of a file. DataLoss names

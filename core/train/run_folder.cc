@@ -11,6 +11,7 @@
 
 #include "core/base/json.h"
 #include "core/settings/sources.h"
+#include "core/train/checkpoint.h"
 #include "core/train/file_calls.h"
 
 namespace switchyard {
@@ -53,9 +54,10 @@ StatusOr<std::string> CreateRunFolder(const TrainConfig& config, const std::stri
     if (!parent->Has(config.output_suffix)) return created.status();
     if (config.suffix) {
       return FailedPrecondition(
-          "the run folder {} is there already, and a run folder belongs to one run: choose another --suffix, or go on "
-          "with that run by --resume={}",
-          run_folder, run_folder);
+          "the run folder {} is there already, and a run folder belongs to one run: choose another --suffix, or {}",
+          run_folder,
+          ResolveCheckpoint(run_folder).ok() ? "go on with that run by --resume=" + run_folder
+                                             : "remove that one, which has no checkpoint to go on from");
     }
   }
 }

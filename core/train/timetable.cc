@@ -42,8 +42,9 @@ StatusOr<Timetable> Timetable::Of(const TrainConfig& config, int64_t samples, in
   if (table.updates_per_epoch == 0) {
     return InvalidArgument(
         "{} training samples are fewer than one update takes ({} = batch_size {} x {} rank{} x accumulation {}); lower "
-        "--batch_size",
-        samples, per_update, config.batch_size, world, world == 1 ? "" : "s", config.accumulation);
+        "--batch_size{}",
+        samples, per_update, config.batch_size, world, world == 1 ? "" : "s", config.accumulation,
+        config.accumulation > 1 ? " or --accumulation" : "");
   }
   table.course = from.course;
   if (from.course.samples_per_update == 0) {

@@ -150,6 +150,9 @@ TEST_F(Runs, ARunFolderBelongsToOneRun) {
     ExpectRefused(Run(SmallTraining("--steps=8"), start),
                   {run_ + " is there already", "choose another --suffix", "--resume=" + run_});
   }
+  fs::rename(In(run_ + "/checkpoints"), In("kept"));
+  ExpectRefused(Run(SmallTraining("--steps=8")), {run_ + " is there already", "or remove that one, which has no"});
+  fs::rename(In("kept"), In(run_ + "/checkpoints"));
   EXPECT_EQ(Text(SmallRun() + "/0/log/metrics.jsonl"), metrics);
   const CommandResult on = Run("train --steps=8 --suffix=other --output=elsewhere --resume=" + run_);
   ExpectSuccess(on, {"--suffix has no effect with --resume=", "--output has no effect with --resume=",
@@ -303,6 +306,18 @@ TEST_F(Runs, ADamagedCheckpointLeadsToTheOneBeforeIt) {
   state.close();
   const std::string before = "; another checkpoint beside it: ";
   ExpectRefused(Run("train --steps=9 --resume=" + run_), {"is damaged", before, "checkpoints/step-00000004"});
+  for (const std::string command : {"train --steps=9 --resume=", "eval --checkpoint="}) {
+    for (const char* file : {"model.safetensors", "state.json"}) {
+      const std::string path = checkpoints + "/step-00000006/" + file, whole = Text(path);
+      fs::resize_file(path, fs::file_size(path) - 10);
+      ExpectRefused(Run(command + run_), {file, before, "checkpoints/step-00000004"});
+      if (file == std::string("model.safetensors")) {
+        fs::remove(path);
+        ExpectRefused(Run(command + run_), {file, before, "checkpoints/step-00000004"});
+      }
+      std::ofstream(path, std::ios::binary) << whole;
+    }
+  }
   std::filesystem::remove(checkpoints + "/latest");
   ExpectRefused(Run("train --steps=9 --resume=" + run_), {"no checkpoint at", before, "checkpoints/step-00000006"});
 }

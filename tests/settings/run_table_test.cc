@@ -182,6 +182,14 @@ TEST(RunTable, TheDefaultsOfPluginsThatPeopleComeFromAreTaken) {
   }
 }
 
+TEST(RunTable, AMistypedVariableOfElsewhereIsNamedToo) {
+  setenv("AIAK_FUSED_OPTIMISER", "0", 1);
+  EXPECT_THAT(MistypedVariables(RunTable()),
+              testing::ElementsAre(
+                  "AIAK_FUSED_OPTIMISER is no setting and changes nothing (did you mean AIAK_FUSED_OPTIMIZER?)"));
+  unsetenv("AIAK_FUSED_OPTIMISER");
+}
+
 TEST(RunTable, NoVariableThatIsReadIsTakenForAMistypedOne) {
   std::vector<std::string> names;
   for (const Setting& row : RunTable().rows()) names.push_back(VariableOf(row.name));

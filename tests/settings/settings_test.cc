@@ -367,10 +367,14 @@ TEST_F(SettingsOfAStart, AMistypedVariableIsNamedAndAPluginsOwnIsNot) {
   setenv("SWITCHYARD_BATCHSIZE", "8", 1);
   setenv("SWITCHYARD_BATCH_SIZE", "8", 1);
   setenv("SWITCHYARD_ACME_MEMORY", "8", 1);
-  EXPECT_THAT(
-      MistypedVariables(settings_.table()),
-      ElementsAre("SWITCHYARD_BATCHSIZE is no setting and changes nothing (did you mean SWITCHYARD_BATCH_SIZE?)"));
-  for (const char* name : {"SWITCHYARD_BATCHSIZE", "SWITCHYARD_BATCH_SIZE", "SWITCHYARD_ACME_MEMORY"}) unsetenv(name);
+  setenv("SWITCHYARD_min_lr", "8", 1);
+  EXPECT_THAT(MistypedVariables(settings_.table()),
+              testing::UnorderedElementsAre(
+                  "SWITCHYARD_BATCHSIZE is no setting and changes nothing (did you mean SWITCHYARD_BATCH_SIZE?)",
+                  "SWITCHYARD_min_lr is no setting and changes nothing (did you mean SWITCHYARD_MIN_LR?)"));
+  for (const char* name :
+       {"SWITCHYARD_BATCHSIZE", "SWITCHYARD_BATCH_SIZE", "SWITCHYARD_ACME_MEMORY", "SWITCHYARD_min_lr"})
+    unsetenv(name);
 }
 
 TEST_F(SettingsOfAStart, TheListingShowsValueUnitAndOriginOfEach) {

@@ -81,7 +81,8 @@ TEST(BatchDivision, RefusalsSayWhatWouldDo) {
                                             HasSubstr("1, 2, 3, 4, 6, 8, 12 or 24 of them"), HasSubstr("_size=25")));
   EXPECT_THAT(Divided(24, 2, {.batch_size = 5}, 12),
               AllOf(HasSubstr("--batch_size=5 on 2 ranks"), HasSubstr("=1, 2, 3, 4, 6 or 12;"), HasSubstr("_size=10")));
-  EXPECT_THAT(Divided(24, 2, {.accumulation = 7}, 12), HasSubstr("--accumulation=7 on 2 ranks"));
+  EXPECT_THAT(Divided(24, 2, {.accumulation = 7}, 12),
+              AllOf(HasSubstr("--accumulation=7 on 2 ranks"), HasSubstr("--global_batch_size=28 changes")));
   EXPECT_THAT(Divided(24, 1, {.batch_size = 4, .accumulation = 3}, 12),
               AllOf(HasSubstr("--batch_size=4 --accumulation=3 on 1 rank "),
                     HasSubstr("24 alone, or --accumulation=1,"), HasSubstr("--global_batch_size=12")));

@@ -266,7 +266,7 @@ Status TrainCommand(const CommandLine& line) {
     SY_RETURN_IF_ERROR(ChooseRecompute(setup, world));
     auto created = Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world);
     if (absl::IsDataLoss(created.status()) && setup.config.resume)
-      return DataLoss("{}{}", Message(created.status()), OthersBeside(*setup.config.resume));
+      return WithOthersBeside(created.status(), *setup.config.resume);
     SY_ASSIGN_OR_RETURN(const auto trainer, std::move(created));
     if (setup.config.pretrained)
       SY_RETURN_IF_ERROR(trainer->LoadWeights(*setup.config.pretrained, setup.config.reset_head));
