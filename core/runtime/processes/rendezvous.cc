@@ -37,7 +37,7 @@ constexpr size_t kLongestFailure = 8 << 10;     // characters of what is told of
 constexpr auto kLastWords = milliseconds(300);  // for the news of a failure to leave this process
 constexpr int kNamesMs = 1000;                  // for rank 0 to say who did not come to a barrier
 constexpr auto kAnswers = milliseconds(700);    // of that, for relays to say who came to them
-constexpr size_t kLongestName = 4 << 10;        // bytes, of a barrier
+constexpr size_t kLongestBarrier = 4 << 10;     // bytes, of a barrier
 constexpr int kWoken = -1;                      // the poller's id of `wake`; those of links are their peers
 
 // Where rank 0 tells a rank for whom it waits in vain.
@@ -97,8 +97,8 @@ struct Rendezvous::Impl {
   std::set<std::string> asked;                      // elsewhere than on rank 0: keys asked for
   std::map<std::string, int> barriers;              // how often each was reached
   std::map<std::string, Arrivals> arrivals;         // rank 0: of barriers that wait
-  std::map<std::string, Gathered> gathered;          // elsewhere: of barriers to which not all have come that lead here
-  std::set<std::string> waiting;                     // barriers at which this rank waits
+  std::map<std::string, Gathered> gathered;         // elsewhere: of barriers to which not all have come that lead here
+  std::set<std::string> waiting;                    // barriers at which this rank waits
   Status failure;
   std::vector<std::function<void(const Status&)>> callbacks;
   bool stopping = false;
@@ -258,8 +258,9 @@ struct Rendezvous::Impl {
     if (!here.came[0]) name = Name(0);
     for (const auto& [ward, way] : wards) {
       if (here.came[static_cast<size_t>(ward)]) continue;
-      std::string& of_kind = here.silent.count(way) == 0 ? name : silent;
-      if (of_kind.empty()) of_kind = Name(&of_kind == &name ? ward : way);
+      const bool known = here.silent.count(way) == 0;
+      if (known && name.empty()) name = Name(ward);
+      if (!known && silent.empty()) silent = Name(way);
     }
     for (const std::string& asker : std::exchange(here.askers, {}))
       Store(MissingKey(barrier, asker), name.empty() ? silent : name);
@@ -568,8 +569,9 @@ StatusOr<std::string> Rendezvous::Get(const std::string& key, int timeout_ms) {
 
 Status Rendezvous::Barrier(const std::string& name, int timeout_ms) {
   if (impl_->world == 1) return OkStatus();
-  if (name.size() > kLongestName)
-    return InvalidArgument("a barrier's name of {} bytes is too long, expected at most {}", name.size(), kLongestName);
+  if (name.size() > kLongestBarrier)
+    return InvalidArgument("a barrier's name of {} bytes is too long, expected at most {}", name.size(),
+                           kLongestBarrier);
   const auto deadline = Clock::now() + milliseconds(timeout_ms);
   std::unique_lock lock(impl_->mutex);
   if (impl_->failed) return impl_->failure;

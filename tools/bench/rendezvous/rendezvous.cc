@@ -155,7 +155,7 @@ void Report(const Options& options, const Shared& shared, int phase) {
     all += messages;
     all_bytes += bytes;
   }
-  std::printf("%-14s %8.3f s, busiest %lu messages %lu bytes, all %lu messages %lu bytes\n", kPhases[phase],
+  std::printf("%-14s %8.4f s, busiest %lu messages %lu bytes, all %lu messages %lu bytes\n", kPhases[phase],
               last - shared.began[phase], busiest, busiest_bytes, all, all_bytes);
 }
 
