@@ -95,6 +95,30 @@ Status Prune(const Folder& root, const CheckpointName& newest, int keep) {
   return OkStatus();
 }
 
+// "; another checkpoint beside it: …" of the newest one in the run folder that `path` stands for, or that a checkpoint
+// lies in, but itself; "" where there is none.
+std::string OthersBeside(const std::string& path) {
+  fs::path given(path);
+  if (!given.has_filename()) given = given.parent_path();
+  std::error_code error;
+  const fs::path itself =
+      fs::canonical(fs::exists(given / kCheckpointRecord, error) ? given : given / "checkpoints" / "latest", error);
+  std::optional<CheckpointName> newest;
+  fs::path place;
+  for (const fs::path& folder : {given.parent_path(), given / "checkpoints", given / "run" / "checkpoints"}) {
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+      const fs::path& other = entry->path();
+      const auto name = ParseName(other.filename().string());
+      std::error_code ignored;
+      if (!name || !fs::exists(other / kCheckpointRecord, ignored)) continue;
+      if (fs::canonical(other, ignored) == itself || (newest && *name <= *newest)) continue;
+      newest = name;
+      place = other;
+    }
+  }
+  return newest ? "; another checkpoint beside it: " + place.string() : "";
+}
+
 }  // namespace
 
 StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const CheckpointContents& contents,
@@ -180,28 +204,6 @@ StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
   return NotFound(
       "no checkpoint at {}: expected a folder with state.json, a run folder with checkpoints/latest, or <run>/best{}",
       path, OthersBeside(path));
-}
-
-std::string OthersBeside(const std::string& path) {
-  fs::path given(path);
-  if (!given.has_filename()) given = given.parent_path();
-  std::error_code error;
-  const fs::path itself =
-      fs::canonical(fs::exists(given / kCheckpointRecord, error) ? given : given / "checkpoints" / "latest", error);
-  std::optional<CheckpointName> newest;
-  fs::path place;
-  for (const fs::path& folder : {given.parent_path(), given / "checkpoints", given / "run" / "checkpoints"}) {
-    for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-      const fs::path& other = entry->path();
-      const auto name = ParseName(other.filename().string());
-      std::error_code ignored;
-      if (!name || !fs::exists(other / kCheckpointRecord, ignored)) continue;
-      if (fs::canonical(other, ignored) == itself || (newest && *name <= *newest)) continue;
-      newest = name;
-      place = other;
-    }
-  }
-  return newest ? "; another checkpoint beside it: " + place.string() : "";
 }
 
 Status WithOthersBeside(const Status& error, const std::string& path) {

@@ -86,10 +86,8 @@ Status SetLaterCheckpointsAside(const std::string& folder);
 // Finds the folder that `path` means: a checkpoint, a link to one, a run folder (its latest), `<run>/best` or
 // `<run>/latest`. NotFound says what was looked for.
 StatusOr<std::string> ResolveCheckpoint(const std::string& path);
-// "; another checkpoint beside it: …" of the newest one in the run folder that `path` stands for, or that a checkpoint lies
-// in, but itself; "" where there is none.
-std::string OthersBeside(const std::string& path);
-// The error with it, where it says that a file of a checkpoint is damaged or missing.
+// The error with "; another checkpoint beside it: …" where it says that a file of the checkpoint at `path` is damaged
+// or missing and the run has another one, the newest.
 Status WithOthersBeside(const Status& error, const std::string& path);
 
 // Opens what ResolveCheckpoint finds and checks all but the payloads, which are checked as they are read. Of state in
