@@ -86,6 +86,8 @@ TEST(Rendezvous, AKeyThatNoMessageHoldsIsRefused) {
   OnRanks(2, [](int, Rendezvous& rendezvous, const ProcessMap&) {
     EXPECT_THAT(Message(rendezvous.Get(std::string(kLargestFrame, 'k'), 1000).status()),
                 HasSubstr(fmt::format("its key of {} bytes is too long", kLargestFrame)));
+    EXPECT_THAT(Message(rendezvous.Barrier(std::string(4097, 'n'), 1000)),
+                HasSubstr("a barrier's name of 4097 bytes is too long, expected at most 4096"));
     EXPECT_TRUE(rendezvous.Barrier("end", 20000).ok());
     EXPECT_TRUE(rendezvous.health().ok()) << Message(rendezvous.health());
   });
